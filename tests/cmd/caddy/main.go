@@ -1,0 +1,10 @@
+// Command caddy is the tests' own Caddy: the standard modules and Fairway's.
+// Users build theirs with xcaddy.sh.
+package main
+
+import (
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+)
+
+func main() { caddycmd.Main() }

@@ -1,0 +1,58 @@
+package tunnel
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/fairway-edge/fairway/tunnel/wire"
+)
+
+// beats is one end's view of a session's heartbeats. Safe for concurrent use.
+type beats struct {
+	born     time.Time     // base of the monotonic offsets below
+	sent     atomic.Uint64 // last seq sent
+	seen     atomic.Uint64 // highest seq seen from the peer
+	echoed   atomic.Uint64 // highest own seq that the peer has echoed
+	lastSeen atomic.Int64  // when the last beat came, ns after born
+	lastEcho atomic.Int64  // when echoed last rose, ns after born
+}
+
+// since returns the time from the offset in at to now.
+func (b *beats) since(at *atomic.Int64) time.Duration {
+	return time.Since(b.born) - time.Duration(at.Load())
+}
+
+// next makes the beat to send; gatewayTime is zero on a node.
+func (b *beats) next(gatewayTime int64) *wire.Heartbeat {
+	return &wire.Heartbeat{
+		Seq: b.sent.Add(1), Echo: b.seen.Load(), GatewayTimeNs: gatewayTime, Padding: padding[:],
+	}
+}
+
+// padding alone makes a beat longer than wire.MinHeartbeat.
+var padding [wire.MinHeartbeat]byte
+
+// arrived takes in a peer's beat. It reports whether the peer echoed a beat that it had not echoed before.
+func (b *beats) arrived(h *wire.Heartbeat) bool {
+	now := int64(time.Since(b.born))
+	b.lastSeen.Store(now)
+	raise(&b.seen, h.Seq)
+	if h.Echo > b.sent.Load() || !raise(&b.echoed, h.Echo) {
+		return false
+	}
+	b.lastEcho.Store(now)
+	return true
+}
+
+// raise sets v to at least n, and reports whether that changed it.
+func raise(v *atomic.Uint64, n uint64) bool {
+	for {
+		old := v.Load()
+		if n <= old {
+			return false
+		}
+		if v.CompareAndSwap(old, n) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/tunnel/wire"
+)
+
+// DialConfig is what a node brings to one session.
+type DialConfig struct {
+	// Identity is the node's leaf.
+	Identity *pki.Identity
+	// Addr is the gateway's address; names are resolved by the caller, anew for each dial.
+	Addr *net.UDPAddr
+	// Register is the node's first message. Version is filled in.
+	Register *Register
+	// Handler gets the runs.
+	Handler Handler
+	// Events gets what the gateway says on the control stream; nil fields are skipped.
+	Events Events
+}
+
+// Events are called from the goroutine that reads the control stream and must not block.
+type Events struct {
+	// Drain: the gateway asks for no new runs; with leave it goes away.
+	Drain func(reason string, leave bool)
+	// GatewayTime is the gateway's clock, in Unix nanoseconds, as each beat brings it.
+	GatewayTime func(ns int64)
+}
+
+// Dial opens a connection to the gateway from a new UDP socket and registers. The session is not ready yet: call Ready when the
+// providers have been probed. Errors are *CloseError where the gateway said why, and wrap ErrUDPBlocked or ErrNotFairway where that is it.
+//
+// A new socket, hence a new port, for each dial: a stale entry in a NAT or conntrack table then cannot swallow the packets.
+func Dial(ctx context.Context, cfg DialConfig) (*NodeSession, error) {
+	c, done, err := dialQUIC(ctx, cfg.Addr, nodeTLS(cfg.Identity), nodeStreams)
+	if err != nil {
+		return nil, err
+	}
+	s, err := register(ctx, c, cfg)
+	if err != nil {
+		if c.Context().Err() != nil {
+			err = classify(context.Cause(c.Context()))
+		}
+		code, reason := closeFor(err)
+		_ = c.CloseWithError(quic.ApplicationErrorCode(code), reason)
+		done()
+		return nil, err
+	}
+	go func() {
+		<-s.done
+		done()
+	}()
+	return s, nil
+}
+
+// dialQUIC connects from a new socket. done closes the socket, once the connection has been closed.
+func dialQUIC(ctx context.Context, addr *net.UDPAddr, conf *tls.Config, streams int64) (*quic.Conn, func(), error) {
+	network := "udp6"
+	if addr.IP.To4() != nil {
+		network = "udp4" // a dual-stack socket cannot set the DF bit everywhere
+	}
+	pc, err := net.ListenUDP(network, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening a UDP socket: %w", err)
+	}
+	tr := &quic.Transport{Conn: pc}
+	done := func() {
+		_ = tr.Close()
+		_ = pc.Close()
+	}
+	c, err := tr.Dial(ctx, addr, conf, quicConfig(streams))
+	if err != nil {
+		done()
+		return nil, nil, fmt.Errorf("dialling %s: %w", addr, classify(err))
+	}
+	return c, done, nil
+}
+
+func register(ctx context.Context, c *quic.Conn, cfg DialConfig) (*NodeSession, error) {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		// Frees the reads and writes below; the session that they lead to is given up.
+		_ = c.CloseWithError(quic.ApplicationErrorCode(wire.CloseNone), "registration took too long")
+	})
+	defer stop()
+	stream, err := c.OpenStreamSync(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctl := newControl(stream)
+	cfg.Register.Version = wire.Version
+	if err := ctl.send(wire.TypeRegister, cfg.Register); err != nil {
+		return nil, err
+	}
+	answer := new(Registered)
+	for {
+		t, p, err := ctl.read()
+		if err != nil {
+			return nil, err
+		}
+		if t == wire.TypeHeartbeat {
+			continue // the gateway may beat as soon as it has registered us
+		}
+		if t != wire.TypeRegistered {
+			return nil, fmt.Errorf("%w: frame 0x%x where Registered is due", errOrder, uint64(t))
+		}
+		if err := wire.Unmarshal(p, answer); err != nil {
+			return nil, err
+		}
+		break
+	}
+	if answer.Generation <= cfg.Register.Watermark {
+		return nil, fmt.Errorf("%w: generation %d is not above this node's watermark %d", errOrder, answer.Generation, cfg.Register.Watermark)
+	}
+	if !stop() {
+		return nil, context.Cause(ctx)
+	}
+	return newNodeSession(c, ctl, answer, cfg), nil
+}

@@ -1,0 +1,127 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/fairway-edge/fairway/tunnel/wire"
+)
+
+// Lane is one QUIC connection of a Session. Safe for concurrent use.
+type Lane struct {
+	session *Session
+	conn    *quic.Conn
+	runs    atomic.Int64
+}
+
+// Session returns the session that the lane belongs to.
+func (l *Lane) Session() *Session { return l.session }
+
+// Runs tells how many runs are open on the lane.
+func (l *Lane) Runs() int { return int(l.runs.Load()) }
+
+// Binding is what ties a lease to one connection.
+type Binding struct {
+	// Exporter is the TLS exporter value "EXPORTER-Channel-Binding" (RFC 9266), 32 bytes.
+	Exporter []byte
+	// Gateway and Node are the SHA-256 of the two leaves.
+	Gateway, Node [sha256.Size]byte
+}
+
+// binding takes the values from one end of a connection.
+func binding(c *quic.Conn, own []byte) (exporter []byte, ownHash, peerHash [sha256.Size]byte, err error) {
+	cs := c.ConnectionState().TLS
+	exporter, err = cs.ExportKeyingMaterial(exporterLabel, nil, 32)
+	if err != nil {
+		return nil, ownHash, peerHash, fmt.Errorf("exporting keying material: %w", err)
+	}
+	if len(cs.PeerCertificates) == 0 {
+		return nil, ownHash, peerHash, errors.New("the peer has no certificate")
+	}
+	return exporter, sha256.Sum256(own), sha256.Sum256(cs.PeerCertificates[0].Raw), nil
+}
+
+// Binding returns the lane's binding. The gateway's leaf is the one that is current now; a lane that was made under an earlier one is
+// left by its node before that expires.
+func (l *Lane) Binding() (Binding, error) {
+	id, err := l.session.st.Identity()
+	if err != nil {
+		return Binding{}, err
+	}
+	var b Binding
+	b.Exporter, b.Gateway, b.Node, err = binding(l.conn, id.Certificate.Leaf.Raw)
+	return b, err
+}
+
+// lostCode is the run code for a stream that the lane's end cut.
+func (l *Lane) lostCode() string {
+	var ce *CloseError
+	if errors.As(classify(context.Cause(l.conn.Context())), &ce) && !ce.Remote && ce.Code == CloseReplaced {
+		return CodeNodeReplaced
+	}
+	return CodeNodeLost
+}
+
+// OpenRun opens a run. fence is called under the session's send lock, last thing before the first byte; when it fails its error is
+// returned. An error from OpenRun means that nothing was sent, so the run may go elsewhere; ErrGone says that the session has ended.
+// From a nil error on, the Run tells how it went, and must be closed.
+func (l *Lane) OpenRun(ctx context.Context, open *RunOpen, lease []byte, fence func() error) (*Run, error) {
+	if len(lease) > wire.MaxLease {
+		return nil, fmt.Errorf("lease of %d bytes, at most %d", len(lease), wire.MaxLease)
+	}
+	stream, err := l.conn.OpenStreamSync(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrGone, classify(err))
+	}
+	r := newRun(l, stream, open.Run)
+	open.Leased = lease != nil
+	r.out, err = wire.AppendMessage(r.out[:0], wire.TypeRunOpen, open)
+	if err == nil && lease != nil {
+		r.out = append(wire.AppendHeader(r.out, wire.TypeLease, len(lease)), lease...)
+	}
+	if err == nil {
+		err = l.first(r, fence)
+	}
+	if err != nil {
+		r.reset(wire.StreamDone)
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// first fences and sends the first bytes of r, as one step against the session's end.
+func (l *Lane) first(r *Run, fence func() error) error {
+	s := l.session
+	s.sendMu.Lock()
+	defer s.sendMu.Unlock()
+	if s.stopped {
+		return ErrGone
+	}
+	if st := s.State(); st != StateReady {
+		return fmt.Errorf("%w: %s", ErrGone, st)
+	}
+	if fence != nil {
+		if err := fence(); err != nil {
+			return err
+		}
+	}
+	// A head that fits a packet never waits; a longer one waits for the node's flow control, under the lock, so not for long.
+	if len(r.out) > 1000 {
+		_ = r.stream.SetWriteDeadline(time.Now().Add(controlTimeout))
+		defer func() { _ = r.stream.SetWriteDeadline(time.Time{}) }()
+	}
+	if _, err := r.stream.Write(r.out); err != nil {
+		r.failWrite(err)
+	}
+	return nil
+}
