@@ -1,0 +1,147 @@
+// Package fleet is the nodes as one gateway sees them: who is here, what they hold, how much they can do, and who waits.
+//
+// A Fleet is a state machine under one mutex. Events come in (a session registers, is ready, changes, ends; a run asks for a place, gives it
+// back, is refused) and effects go out (a waiting run gets its place). Nothing under the mutex blocks or calls out, so that pick and the queue can be tested as
+// tables of events; sessions, probes and the store are called outside it.
+//
+// The words: a node has at most one current session; a session offers targets; a target holds models and grants credits. A run
+// that is to use a credit (or one of the few uncounted places of a node) holds a Place from Acquire until Release. Late binding: while no credit is free a run waits
+// in line, and the node is chosen only when there is one.
+//
+// Who owns what: nodes, line and the counters of every place belong to Fleet.mu. The generation of a session belongs to the store; Fence asks it.
+package fleet
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/internal/store"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+const (
+	// places is how many uncounted runs (show, load, unload, management) a node takes at once.
+	places = 8
+	// absence is how long a run waits for a node that is known to hold its model and is just not here: re-dials take far less.
+	absence = 10 * time.Second
+	// rememberGone is how long a node that went is kept, so that its models answer 503 and not 404.
+	rememberGone = 24 * time.Hour
+	// maxGone bounds how many such nodes are kept.
+	maxGone = 4096
+)
+
+// Config is what a Fleet needs.
+type Config struct {
+	// Gateway is this gateway's name.
+	Gateway string
+	Store   store.Store
+	// Log returns the current logger: a Fleet outlives the configuration that made it.
+	Log func() *zap.Logger
+	// Now is the clock, for tests; nil is time.Now.
+	Now func() time.Time
+	// Admit says whether a node's name may register; nil admits all. It answers with a reason.
+	Admit func(node string, labels map[string]string) error
+}
+
+// Fleet holds the nodes of one gateway. Safe for concurrent use.
+type Fleet struct {
+	cfg   Config
+	epoch atomic.Uint64
+
+	mu     sync.Mutex
+	nodes  map[string]*node // guarded by mu
+	line   line             // guarded by mu
+	turn   uint64           // guarded by mu; the last turn given, for round robin
+	merged mergedCache      // guarded by mu
+
+	fencedMu sync.Mutex
+	fenced   map[string]uint64 // guarded by fencedMu; by reason
+}
+
+// node is one name, connected or remembered. All fields are guarded by Fleet.mu but for registering.
+type node struct {
+	name        string
+	registering sync.Mutex // one registration of a name at a time
+	seat        *seat      // the current session's, or the last one's
+	draining    bool
+	goneAt      time.Time // zero while the seat's session is current
+}
+
+// seat is what one session offers and what is used of it. It is of no effect once another seat is current. Guarded by Fleet.mu, but for
+// session, which never changes.
+type seat struct {
+	node    *node
+	session *tunnel.Session
+	ready   bool
+	targets map[string]*target
+	places  int // uncounted places taken
+	runs    int // counted and uncounted
+	bytes   int // of inventory
+	models  int
+}
+
+// New returns an empty Fleet.
+func New(cfg Config) *Fleet {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = zap.NewNop
+	}
+	return &Fleet{cfg: cfg, nodes: make(map[string]*node), fenced: make(map[string]uint64)}
+}
+
+// SetEpoch sets this gateway process's incarnation, which the store allocated.
+func (f *Fleet) SetEpoch(epoch uint64) { f.epoch.Store(epoch) }
+
+// Epoch returns what SetEpoch was told; 0 before.
+func (f *Fleet) Epoch() uint64 { return f.epoch.Load() }
+
+// Fence reports whether p's session is still current, ready and this gateway's in the store. It is the last check before a run's first byte.
+func (f *Fleet) Fence(ctx context.Context, p *Place) error {
+	f.mu.Lock()
+	current := p.seat.node.seat == p.seat && p.seat.node.goneAt.IsZero() && p.seat.ready
+	f.mu.Unlock()
+	if !current {
+		return ErrStale
+	}
+	return f.cfg.Store.Fence(ctx, p.seat.node.name, f.cfg.Gateway, p.seat.session.Generation())
+}
+
+// Fenced counts something that was dropped because it came late or from the wrong session.
+func (f *Fleet) Fenced(reason string) {
+	f.fencedMu.Lock()
+	defer f.fencedMu.Unlock()
+	f.fenced[reason]++
+}
+
+// FencedCounts returns how often Fenced was called, by reason.
+func (f *Fleet) FencedCounts() map[string]uint64 {
+	f.fencedMu.Lock()
+	defer f.fencedMu.Unlock()
+	out := make(map[string]uint64, len(f.fenced))
+	for k, v := range f.fenced {
+		out[k] = v
+	}
+	return out
+}
+
+// live reports whether the node can take runs now. f.mu is held.
+func (n *node) live() bool {
+	return !n.draining && n.goneAt.IsZero() && n.seat != nil && n.seat.ready && n.seat.session.State() == tunnel.StateReady
+}
+
+// returning reports whether the node may be live again soon: it registers, is suspect, or went a moment ago. f.mu is held.
+func (f *Fleet) returning(n *node) bool {
+	if n.draining || n.seat == nil {
+		return false
+	}
+	if n.goneAt.IsZero() {
+		return n.seat.session.State() != tunnel.StateDraining
+	}
+	return f.cfg.Now().Sub(n.goneAt) < absence
+}

@@ -1,0 +1,268 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// What Acquire returns when there is no place.
+var (
+	// ErrNoModel: every node has reported, and none holds the model.
+	ErrNoModel = errors.New("no node holds the model")
+	// ErrNoNode: the model's holders, or all nodes, are away.
+	ErrNoNode = errors.New("no node that can serve this is connected")
+	// ErrLeftOut: every node that could serve the run has refused it.
+	ErrLeftOut = errors.New("every node has refused the run")
+	// ErrQueueFull: too many runs wait already.
+	ErrQueueFull = errors.New("too many runs are waiting")
+	// ErrQueueTimeout: no credit came free in time.
+	ErrQueueTimeout = errors.New("no credit came free in time")
+	// ErrDraining: the gateway takes no new runs.
+	ErrDraining = errors.New("the gateway is draining")
+	// ErrStale: the session is no longer current.
+	ErrStale = errors.New("the session is no longer current and ready")
+)
+
+// Queue bounds the waiting of one class of runs.
+type Queue struct {
+	Depth int           // runs that may wait
+	Wait  time.Duration // how long one may
+}
+
+// Place is the right to one run at one target. It belongs to the session that it was given on. Release it exactly once.
+type Place struct {
+	Target  string
+	Adapter string
+	// Queued is how long the run waited.
+	Queued time.Duration
+
+	fleet  *Fleet
+	seat   *seat
+	t      *target
+	model  string
+	credit bool
+}
+
+// Node returns the node's name.
+func (p *Place) Node() string { return p.seat.node.name }
+
+// Session returns the session that the place is on.
+func (p *Place) Session() *tunnel.Session { return p.seat.session }
+
+// Ref names the place's target for Want.Out.
+func (p *Place) Ref() Place0 {
+	return Place0{p.seat.node.name, p.Target, p.seat.session.Generation()}
+}
+
+// line is the runs that wait, first come first.
+type line struct {
+	waiting []*waiter
+	closed  bool
+}
+
+type waiter struct {
+	want  *Want
+	place chan *Place // capacity 1; gets the place under Fleet.mu
+	err   chan error  // capacity 1
+}
+
+// Acquire gives a place for w, at once or after waiting in line within q. Its errors are those above, or ctx's cause.
+func (f *Fleet) Acquire(ctx context.Context, w *Want, q Queue) (*Place, error) {
+	f.mu.Lock()
+	p, wt, wait, err := f.admit(w, q)
+	f.mu.Unlock()
+	if wt == nil {
+		return p, err
+	}
+	start := f.cfg.Now()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case p := <-wt.place:
+		p.Queued = f.cfg.Now().Sub(start)
+		return p, nil
+	case err := <-wt.err:
+		return nil, err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-timer.C:
+		err = ErrQueueTimeout
+	}
+	return f.leave(wt, err)
+}
+
+// admit gives a place, or a waiter with the time that it may wait, or an error. f.mu is held.
+func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) {
+	if f.line.closed {
+		return nil, nil, 0, ErrDraining
+	}
+	// Nobody overtakes a run that waits for the same.
+	if w.Front || !f.line.awaits(w) {
+		if t := f.pick(w); t != nil {
+			return f.take(t, w), nil, 0, nil
+		}
+	}
+	wait := q.Wait
+	switch f.survey(w) {
+	case nobody:
+		return nil, nil, 0, ErrNoModel
+	case unknown, absent:
+		return nil, nil, 0, ErrNoNode
+	case excluded:
+		return nil, nil, 0, ErrLeftOut
+	case returning:
+		wait = min(wait, absence)
+	}
+	if len(f.line.waiting) >= q.Depth && !w.Front {
+		return nil, nil, 0, ErrQueueFull
+	}
+	wt := &waiter{want: w, place: make(chan *Place, 1), err: make(chan error, 1)}
+	if w.Front {
+		f.line.waiting = slices.Insert(f.line.waiting, 0, wt)
+	} else {
+		f.line.waiting = append(f.line.waiting, wt)
+	}
+	return nil, wt, wait, nil
+}
+
+// plain is a Want that can be compared.
+type plain struct {
+	model, node, since string
+	credit             bool
+}
+
+// plain returns w in a form that can be compared, and whether it says all of w.
+func (w *Want) plain() (plain, bool) {
+	return plain{w.Model, w.Node, w.Since, w.Credit}, w.Serves == nil && len(w.Out) == 0
+}
+
+// awaits reports whether a run waits for what w wants.
+func (l *line) awaits(w *Want) bool {
+	if len(l.waiting) == 0 {
+		return false
+	}
+	own, _ := w.plain()
+	return slices.ContainsFunc(l.waiting, func(o *waiter) bool {
+		other, comparable := o.want.plain()
+		return comparable && other == own
+	})
+}
+
+// leave takes a waiter that gave up out of the line. If its place came at the same moment it is given back.
+func (f *Fleet) leave(wt *waiter, err error) (*Place, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.Index(f.line.waiting, wt)
+	if i >= 0 {
+		f.line.waiting = slices.Delete(f.line.waiting, i, i+1)
+		if errors.Is(err, ErrQueueTimeout) && f.survey(wt.want) < excluded {
+			err = ErrNoNode
+		}
+		return nil, err
+	}
+	select {
+	case p := <-wt.place:
+		f.give(p)
+		f.dispatch()
+	case err = <-wt.err:
+	}
+	return nil, err
+}
+
+// take counts a run at t. f.mu is held.
+func (f *Fleet) take(t *target, w *Want) *Place {
+	f.turn++
+	t.turn = f.turn
+	t.seat.runs++
+	if w.Credit {
+		t.total++
+		t.used[w.Model]++
+	} else {
+		t.seat.places++
+	}
+	return &Place{Target: t.name, Adapter: t.adapter, fleet: f, seat: t.seat, t: t, model: w.Model, credit: w.Credit}
+}
+
+// give undoes take. f.mu is held.
+func (f *Fleet) give(p *Place) {
+	p.seat.runs--
+	if !p.credit {
+		p.seat.places--
+		return
+	}
+	p.t.total--
+	if p.t.used[p.model]--; p.t.used[p.model] == 0 {
+		delete(p.t.used, p.model)
+	}
+}
+
+// Release gives the place back; the first run in line that fits takes it.
+func (p *Place) Release() {
+	f := p.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.give(p)
+	f.dispatch()
+}
+
+// Full notes that the node refused p's run for want of a credit: its target counts as full until its next Status.
+func (p *Place) Full() {
+	p.fleet.mu.Lock()
+	defer p.fleet.mu.Unlock()
+	p.t.full = true
+}
+
+// dispatch gives places to those in line, first come first served among those that a target has room for. f.mu is held.
+func (f *Fleet) dispatch() {
+	if len(f.line.waiting) == 0 {
+		return
+	}
+	var stuck map[plain]bool // wants that found no room in this round: the next of the same need not look
+	f.line.waiting = slices.DeleteFunc(f.line.waiting, func(wt *waiter) bool {
+		key, comparable := wt.want.plain()
+		if comparable && stuck[key] {
+			return false
+		}
+		t := f.pick(wt.want)
+		if t == nil {
+			if comparable {
+				if stuck == nil {
+					stuck = make(map[plain]bool)
+				}
+				stuck[key] = true
+			}
+			return false
+		}
+		wt.place <- f.take(t, wt.want)
+		return true
+	})
+}
+
+// Waiting tells how many runs wait.
+func (f *Fleet) Waiting() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.line.waiting)
+}
+
+// CloseLine refuses new runs and ends those that wait with ErrDraining; OpenLine undoes it.
+func (f *Fleet) CloseLine() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.line.closed = true
+	for _, wt := range f.line.waiting {
+		wt.err <- ErrDraining
+	}
+	f.line.waiting = nil
+}
+
+// OpenLine takes runs again after CloseLine.
+func (f *Fleet) OpenLine() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.line.closed = false
+}

@@ -1,0 +1,205 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/internal/store"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// Register admits a session (tunnel.Registrar, which the gateway completes with renewal). The same instance takes over from itself at once;
+// another one only when the incumbent does not answer a probe.
+func (f *Fleet) Register(ctx context.Context, s *tunnel.Session, r *tunnel.Register) (*tunnel.Registered, error) {
+	n := f.node(s.Node())
+	n.registering.Lock()
+	defer n.registering.Unlock()
+
+	incumbent := f.current(n)
+	if incumbent != nil && incumbent.Instance() != s.Instance() {
+		if incumbent.Probe(ctx) == nil {
+			f.cfg.Log().Warn("refused a second node of the same name; is its state directory a copy?",
+				zap.String("node", n.name), zap.Stringer("incumbent", incumbent.RemoteAddr()), zap.Stringer("newcomer", s.RemoteAddr()))
+			return nil, closeErr(tunnel.CloseDuplicateNode, "another instance of node %s is connected from %s", n.name, incumbent.RemoteAddr())
+		}
+		f.cfg.Log().Warn("evicting a node's dead session", zap.String("node", n.name), zap.Stringer("incumbent", incumbent.RemoteAddr()))
+	}
+	gen, err := f.cfg.Store.Register(ctx, store.Registration{
+		Node: n.name, Gateway: f.cfg.Gateway, Instance: s.Instance(), Watermark: r.Watermark, Epoch: f.epoch.Load(),
+	})
+	if err != nil {
+		return nil, storeErr(err)
+	}
+	draining, err := f.cfg.Store.Draining(ctx, n.name)
+	if err != nil {
+		return nil, storeErr(err)
+	}
+	f.mu.Lock()
+	n.seat = &seat{node: n, session: s, targets: make(map[string]*target)}
+	n.goneAt = time.Time{}
+	n.draining = draining
+	f.changed()
+	f.mu.Unlock()
+	if incumbent != nil {
+		incumbent.Close(tunnel.CloseReplaced, "a newer session took over")
+	}
+	return &tunnel.Registered{Generation: gen, Limits: Limits()}, nil
+}
+
+// node finds or makes the record of a name.
+func (f *Fleet) node(name string) *node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[name]
+	if n == nil {
+		f.sweep()
+		n = &node{name: name, goneAt: f.cfg.Now()}
+		f.nodes[name] = n
+	}
+	return n
+}
+
+// sweep forgets nodes that went long ago, and the longest gone when there are too many. f.mu is held.
+func (f *Fleet) sweep() {
+	var oldest *node
+	gone := 0
+	for name, n := range f.nodes {
+		switch {
+		case n.goneAt.IsZero():
+		case f.cfg.Now().Sub(n.goneAt) > rememberGone:
+			delete(f.nodes, name)
+		default:
+			gone++
+			if oldest == nil || n.goneAt.Before(oldest.goneAt) {
+				oldest = n
+			}
+		}
+	}
+	if gone > maxGone {
+		delete(f.nodes, oldest.name)
+	}
+}
+
+// current returns the node's session if it has one.
+func (f *Fleet) current(n *node) *tunnel.Session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.seat == nil || !n.goneAt.IsZero() {
+		return nil
+	}
+	return n.seat.session
+}
+
+// seatOf returns the seat of s if it is current. f.mu is held.
+func (f *Fleet) seatOf(s *tunnel.Session) *seat {
+	n := f.nodes[s.Node()]
+	if n == nil || n.seat == nil || n.seat.session != s || !n.goneAt.IsZero() {
+		return nil
+	}
+	return n.seat
+}
+
+// Ready makes the session dispatchable.
+func (f *Fleet) Ready(ctx context.Context, s *tunnel.Session, targets []*tunnel.Target) error {
+	if err := f.cfg.Store.Ready(ctx, s.Node(), f.cfg.Gateway, s.Generation()); err != nil {
+		return storeErr(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seat := f.seatOf(s)
+	if seat == nil {
+		return closeErr(tunnel.CloseReplaced, "a newer session took over")
+	}
+	if err := seat.apply(targets); err != nil {
+		return closeErr(tunnel.CloseProtocol, "%v", err)
+	}
+	seat.ready = true
+	f.changed()
+	f.dispatch()
+	return nil
+}
+
+// Status takes in a change.
+func (f *Fleet) Status(s *tunnel.Session, targets []*tunnel.Target) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seat := f.seatOf(s)
+	if seat == nil {
+		f.Fenced("stale_status")
+		return nil
+	}
+	if err := seat.apply(targets); err != nil {
+		return closeErr(tunnel.CloseProtocol, "%v", err)
+	}
+	f.changed()
+	f.dispatch()
+	return nil
+}
+
+// Changed is called when a session turned suspect, came back, or drains.
+func (f *Fleet) Changed(s *tunnel.Session) {
+	state := s.State()
+	f.cfg.Log().Info("node session changed", zap.String("node", s.Node()), zap.Stringer("state", state))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed()
+	f.dispatch()
+}
+
+// Gone ends a session. A session that was replaced before changes nothing.
+func (f *Fleet) Gone(s *tunnel.Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeBudget)
+	defer cancel()
+	if err := f.cfg.Store.Gone(ctx, s.Node(), f.cfg.Gateway, s.Generation()); err != nil && !errors.Is(err, store.ErrStale) {
+		f.cfg.Log().Warn("telling the store that a node went", zap.String("node", s.Node()), zap.Error(err))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if seat := f.seatOf(s); seat != nil {
+		seat.node.goneAt = f.cfg.Now()
+		f.changed()
+	}
+}
+
+// storeBudget bounds a store call that no caller's context bounds.
+const storeBudget = time.Second
+
+// Drain takes a node out, or back, also across its re-dials. It reports whether the node is known.
+func (f *Fleet) Drain(ctx context.Context, name string, on bool) (known bool, err error) {
+	if err := f.cfg.Store.Drain(ctx, name, on); err != nil {
+		return false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[name]
+	if n == nil {
+		return false, nil
+	}
+	n.draining = on
+	f.changed()
+	f.dispatch()
+	return true, nil
+}
+
+func closeErr(code tunnel.CloseCode, format string, args ...any) error {
+	return &tunnel.CloseError{Code: code, Reason: fmt.Sprintf(format, args...)}
+}
+
+// storeErr says what a node is told when the store refuses.
+func storeErr(err error) error {
+	switch {
+	case errors.Is(err, store.ErrWatermarkImplausible):
+		return closeErr(tunnel.CloseWatermark, "the node's generation watermark is more than a day ahead")
+	case errors.Is(err, store.ErrDisabled):
+		return closeErr(tunnel.CloseRevoked, "the node is revoked")
+	case errors.Is(err, store.ErrRateLimited):
+		return closeErr(tunnel.CloseRateLimited, "too many registrations of this node")
+	case errors.Is(err, store.ErrStale):
+		return closeErr(tunnel.CloseReplaced, "a newer session took over")
+	}
+	return closeErr(tunnel.CloseStoreUnavailable, "the store is unavailable")
+}

@@ -1,0 +1,136 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// NodeView is one row of `caddy fairway nodes`; its JSON names are a contract.
+type NodeView struct {
+	Name     string            `json:"name"`
+	State    string            `json:"state"` // registered | ready | suspect | draining | gone
+	Labels   map[string]string `json:"labels"`
+	Version  string            `json:"version"`
+	Since    time.Time         `json:"since"`
+	Sessions []SessionView     `json:"sessions"`
+	Targets  []TargetView      `json:"targets"`
+}
+
+// SessionView is a node's session with one gateway.
+type SessionView struct {
+	Gateway    string `json:"gateway"`
+	Generation uint64 `json:"generation"`
+	Lanes      int    `json:"lanes"`
+}
+
+// TargetView is one provider of a node.
+type TargetView struct {
+	Name      string      `json:"name"`
+	Adapter   string      `json:"adapter"`
+	Reachable bool        `json:"reachable"`
+	Models    []string    `json:"models"`
+	Credits   CreditsView `json:"credits"`
+}
+
+// CreditsView counts the inference runs that a target takes at once.
+type CreditsView struct {
+	Granted int `json:"granted"`
+	Free    int `json:"free"`
+}
+
+// Nodes lists every node, connected or remembered, by name.
+func (f *Fleet) Nodes() []NodeView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]NodeView, 0, len(f.nodes))
+	for _, n := range f.nodes {
+		if n.seat != nil {
+			out = append(out, f.view(n))
+		}
+	}
+	slices.SortFunc(out, func(a, b NodeView) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (f *Fleet) view(n *node) NodeView {
+	s := n.seat.session
+	v := NodeView{
+		Name: n.name, State: n.state(), Labels: s.Labels(), Version: s.Software(), Since: s.Since(),
+		Sessions: []SessionView{}, Targets: []TargetView{},
+	}
+	if n.goneAt.IsZero() {
+		v.Sessions = append(v.Sessions, SessionView{f.cfg.Gateway, s.Generation(), s.Lanes()})
+	} else {
+		v.Since = n.goneAt
+	}
+	for _, t := range n.seat.targets {
+		tv := TargetView{
+			Name: t.name, Adapter: t.adapter, Reachable: t.reachable && n.goneAt.IsZero(), Models: []string{},
+			Credits: CreditsView{Granted: t.perTarget, Free: t.perTarget - t.total},
+		}
+		for _, m := range t.models {
+			tv.Models = append(tv.Models, m.Name)
+		}
+		slices.Sort(tv.Models)
+		v.Targets = append(v.Targets, tv)
+	}
+	slices.SortFunc(v.Targets, func(a, b TargetView) int { return strings.Compare(a.Name, b.Name) })
+	return v
+}
+
+// state is the node's state in words. Fleet.mu is held.
+func (n *node) state() string {
+	switch {
+	case !n.goneAt.IsZero():
+		return tunnel.StateGone.String()
+	case n.draining:
+		return tunnel.StateDraining.String()
+	case !n.seat.ready:
+		return tunnel.StateRegistered.String()
+	}
+	return n.seat.session.State().String()
+}
+
+// Sessions returns every current session.
+func (f *Fleet) Sessions() []*tunnel.Session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*tunnel.Session
+	for _, n := range f.nodes {
+		if n.seat != nil && n.goneAt.IsZero() {
+			out = append(out, n.seat.session)
+		}
+	}
+	return out
+}
+
+// Holders returns the names of the nodes that have the model loaded, for what must reach each of them.
+func (f *Fleet) Holders(key string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for _, n := range f.nodes {
+		if !n.live() {
+			continue
+		}
+		for _, t := range n.seat.targets {
+			if _, ok := t.loaded[key]; ok && t.reachable && t.adapter == "ollama" {
+				out = append(out, n.name)
+				break
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Has reports whether the node is here.
+func (f *Fleet) Has(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[name]
+	return n != nil && n.seat != nil && n.goneAt.IsZero()
+}

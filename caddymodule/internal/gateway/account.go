@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// Account is one request's story, for the log line, metrics and `caddy fairway runs`. The goroutine that serves the request writes it; others read it
+// through View. The exported fields may be read once Serve has returned.
+type Account struct {
+	Run, Session, Principal, Route, Endpoint string
+	// User is who a Caddy authentication handler says is calling; set before Serve.
+	User       string
+	Kind       string // "tunnel"
+	Model      string // as the catalogue spells it
+	Node       string
+	Target     string
+	Adapter    string
+	Generation uint64
+	Attempts   int
+	Outcome    string // completed | failed | canceled
+	Code       string
+	Status     int
+	Started    time.Time
+	Queued     time.Duration
+	FirstByte  time.Duration
+	Total      time.Duration
+	Bytes      uint64 // of the body written to the client
+	// InputTokens and OutputTokens are what the provider counted.
+	InputTokens, OutputTokens uint64
+	// UsageMismatch: the node's count is not the one seen in the bytes.
+	UsageMismatch bool
+
+	mu      sync.Mutex // held where a field changes that View shows
+	state   string     // queued | running | ended; guarded by mu
+	current *tunnel.Run
+	cancel  bool // the run is to end: guarded by mu
+	stalled atomic.Bool
+	token   string // from the path; never shown
+}
+
+// NewAccount begins a request's account and gives it its run id: 128 random bits.
+func NewAccount() *Account {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return &Account{Run: base64.RawURLEncoding.EncodeToString(id[:]), Kind: "tunnel", Started: time.Now(), state: "queued"}
+}
+
+// bind notes where the run goes.
+func (a *Account) bind(p *fleet.Place, attempt uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Node, a.Target, a.Adapter, a.Generation = p.Node(), p.Target, p.Adapter, p.Session().Generation()
+	a.Queued += p.Queued
+	a.Attempts = int(attempt)
+	a.state = "running"
+}
+
+// attach gives Cancel the run to cancel. It reports false when it was called already.
+func (a *Account) attach(r *tunnel.Run) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.current = r
+	return !a.cancel
+}
+
+// abort cancels the run with code, also one that has not been sent yet.
+func (a *Account) abort(code string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cancel = true
+	if a.current != nil {
+		a.current.Cancel(code)
+	}
+}
+
+func (a *Account) head(status int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Status, a.FirstByte = status, time.Since(a.Started)
+}
+
+func (a *Account) wrote(p []byte) { a.Bytes += uint64(len(p)) }
+
+// complete ends a run that its node completed.
+func (a *Account) complete(t *tunnel.Terminal) {
+	a.end(tunnel.Completed, "", a.Status)
+	if u := t.Usage; u != nil {
+		a.InputTokens, a.OutputTokens = u.InputTokens, u.OutputTokens
+	}
+}
+
+// endSelf ends a request that the gateway answered alone.
+func (a *Account) endSelf(status int) { a.end(tunnel.Completed, "", status) }
+
+// end gives the run its one outcome; the first call counts, and it reports whether this was it.
+func (a *Account) end(outcome tunnel.Outcome, code string, status int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.Outcome != "" {
+		return false
+	}
+	switch {
+	case outcome == tunnel.Completed:
+		a.Outcome = "completed"
+	case outcome == tunnel.Canceled, code == tunnel.CodeCanceled, code == codeClientStalled:
+		a.Outcome = "canceled"
+	default:
+		a.Outcome = "failed"
+	}
+	a.Code, a.Status, a.state, a.Total = code, status, "ended", time.Since(a.Started)
+	return true
+}
+
+// RunView is one row of `caddy fairway runs`; its JSON names are a contract.
+type RunView struct {
+	Run         string    `json:"run_id"`
+	Session     string    `json:"session_id"`
+	Principal   string    `json:"principal"`
+	Route       string    `json:"route"`
+	Kind        string    `json:"kind"`
+	Model       string    `json:"model"`
+	Node        string    `json:"node"`
+	Generation  uint64    `json:"generation"`
+	State       string    `json:"state"`
+	Outcome     string    `json:"outcome"`
+	Code        string    `json:"code"`
+	Started     time.Time `json:"started"`
+	QueuedMS    float64   `json:"queued_ms"`
+	FirstByteMS float64   `json:"first_byte_ms"`
+	Bytes       uint64    `json:"bytes"`
+}
+
+// View returns the account as it stands.
+func (a *Account) View() RunView {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v := RunView{
+		Run: a.Run, Session: a.Session, Principal: a.Principal, Route: a.Route, Kind: a.Kind, Model: a.Model, Node: a.Node, Generation: a.Generation,
+		State: a.state, Outcome: a.Outcome, Code: a.Code, Started: a.Started, QueuedMS: ms(a.Queued), FirstByteMS: ms(a.FirstByte),
+	}
+	if a.state == "ended" {
+		v.Bytes = a.Bytes
+	}
+	return v
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

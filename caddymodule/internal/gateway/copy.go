@@ -1,0 +1,249 @@
+package gateway
+
+import (
+	"errors"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/fairway-edge/fairway/internal/store"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// clientStall is how long a write to the client may wait without progress.
+const clientStall = tunnel.StallTimeout
+
+// copy gives the run's answer to the client as it comes. It returns the node's refusal, or nil and how the run went wrong, if it did.
+// It panics with http.ErrAbortHandler, after what can still be said to the client, when an answer is cut.
+func (u *run) copy(r *tunnel.Run) (*tunnel.Refused, error) {
+	stopWait := u.firstByte(r)
+	defer stopWait()
+	c := &copier{u: u, r: r}
+	defer c.watch()()
+	for {
+		switch ev := r.Next(); ev.Kind {
+		case tunnel.EventHead:
+			stopWait()
+			if err := c.head(ev.Head); err != nil {
+				r.Cancel(tunnel.CodeBadProvider)
+				return nil, err
+			}
+		case tunnel.EventData:
+			if err := c.data(ev.Data, ev.FrameEnd); err != nil {
+				r.Cancel(tunnel.CodeCanceled)
+				return nil, c.gone(err)
+			}
+		case tunnel.EventRefused:
+			return ev.Refused, nil
+		case tunnel.EventTerminal:
+			return nil, c.finish(ev.Terminal)
+		}
+	}
+}
+
+// copier writes one answer.
+type copier struct {
+	u      *run
+	r      *tunnel.Run
+	status int
+	stream bool // flush each frame
+	family shape
+	last   [2]byte // of the body, to know whether a line or event is complete
+	stall  *time.Timer
+}
+
+// shape is what an error may be appended to.
+type shape int
+
+const (
+	opaque shape = iota
+	ndjson
+	sse
+)
+
+// watch ends a write that makes no progress: its deadline is set into the past.
+func (c *copier) watch() (stop func()) {
+	c.stall = time.AfterFunc(time.Hour, func() {
+		c.u.x.acc.stalled.Store(true)
+		_ = c.u.x.rc.SetWriteDeadline(time.Now())
+	})
+	c.stall.Stop()
+	return func() { c.stall.Stop() }
+}
+
+// head writes the provider's head. Streams go out at once: clients wait for it before the first token.
+func (c *copier) head(h *tunnel.Head) error {
+	x := c.u.x
+	header := x.w.Header()
+	if !answerHeaders(header, h.Headers) {
+		for name := range header {
+			if name != headerRun && name != headerSession {
+				header.Del(name)
+			}
+		}
+		return fail(tunnel.CodeBadProvider, "the provider's answer has a malformed header")
+	}
+	if x.h.opts.ExposeNode {
+		header.Set(headerNode, x.acc.Node)
+	}
+	c.status, c.stream = int(h.Status), header.Get("Content-Length") == ""
+	switch kind, _, _ := mime.ParseMediaType(header.Get("Content-Type")); {
+	case kind == "application/x-ndjson":
+		c.family = ndjson
+	case kind == "text/event-stream":
+		c.family = sse
+	}
+	if c.family != opaque {
+		// Keep compressors out: they would hold tokens back.
+		header.Set("Cache-Control", strings.TrimPrefix(header.Get("Cache-Control")+", no-transform", ", "))
+		header.Set("Incremental", "?1")
+	}
+	if header.Get("Content-Type") == "" {
+		header["Content-Type"] = nil // never sniffed
+	}
+	x.started = true
+	x.acc.head(c.status)
+	x.w.WriteHeader(c.status)
+	if c.stream {
+		return c.flush()
+	}
+	return nil
+}
+
+func (c *copier) data(p []byte, frameEnd bool) error {
+	if len(p) > 0 {
+		c.stall.Reset(clientStall)
+		n, err := c.u.x.w.Write(p)
+		c.stall.Stop()
+		c.u.x.acc.wrote(p[:n])
+		if err != nil {
+			return err
+		}
+		c.last[0], c.last[1] = c.last[1], p[len(p)-1]
+		if len(p) > 1 {
+			c.last[0] = p[len(p)-2]
+		}
+	}
+	if frameEnd && c.stream {
+		return c.flush()
+	}
+	return nil
+}
+
+func (c *copier) flush() error {
+	c.stall.Reset(clientStall)
+	err := c.u.x.rc.Flush()
+	c.stall.Stop()
+	return err
+}
+
+// gone says why the client's side failed.
+func (c *copier) gone(err error) error {
+	if c.u.x.acc.stalled.Load() {
+		return fail(codeClientStalled, "the client stopped reading: %v", err)
+	}
+	if errors.Is(err, http.ErrContentLength) {
+		return fail(tunnel.CodeBadProvider, "the provider sent more than it declared")
+	}
+	return fail(tunnel.CodeCanceled, "the client went away: %v", err)
+}
+
+// finish ends the answer as the run ended. A cut answer never looks complete: what can carry an error gets one, and the connection is
+// aborted.
+func (c *copier) finish(t *tunnel.Terminal) error {
+	x := c.u.x
+	if t.Outcome == tunnel.Completed {
+		for _, h := range t.Trailers {
+			if validHeaderName(h.Name) && !reserved(h.Name) {
+				x.w.Header().Add(http.TrailerPrefix+h.Name, h.Value)
+			}
+		}
+		x.acc.complete(t)
+		return nil
+	}
+	err := cut(t)
+	if !x.started {
+		return err
+	}
+	if t.Code != tunnel.CodeCanceled || x.r.Context().Err() == nil {
+		c.append(asFailure(err, x.match.Endpoint, ""))
+	}
+	return err
+}
+
+// append adds the error to a stream that was cut, after ending the line or event under way.
+func (c *copier) append(f *failure) {
+	if c.family == opaque {
+		return
+	}
+	var lead string
+	switch {
+	case c.last[1] == 0:
+	case c.family == ndjson && c.last[1] != '\n':
+		lead = "\n"
+	case c.family == sse && c.last[1] != '\n':
+		lead = "\n\n"
+	case c.family == sse && c.last[0] != '\n':
+		lead = "\n"
+	}
+	x := c.u.x
+	message := append([]byte(lead), x.match.Family.StreamError(x.match.Endpoint, f.code, f.message)...)
+	_ = c.data(message, true)
+}
+
+// isStale reports that the store no longer knows the session as ready.
+func isStale(err error) bool {
+	return errors.Is(err, store.ErrStale) || errors.Is(err, store.ErrNotReady) || errors.Is(err, store.ErrDisabled)
+}
+
+// unload reaches every node that has the model loaded; the answer is the first one's. Nobody has it: any holder says so itself.
+func (x *exchange) unload(u *run) error {
+	nodes := x.h.hub.fleet.Holders(u.want.Model)
+	if len(nodes) < 2 {
+		if len(nodes) == 1 {
+			u.want.Node = nodes[0]
+		}
+		return u.serve()
+	}
+	others := make(chan struct{})
+	go func() {
+		defer close(others)
+		for _, n := range nodes[1:] {
+			x.unloadQuietly(u, n)
+		}
+	}()
+	u.want.Node = nodes[0]
+	err := u.serve()
+	<-others
+	return err
+}
+
+// unloadQuietly sends the same request to one more node and drops its answer; its own account tells how it went.
+func (x *exchange) unloadQuietly(u *run, node string) {
+	acc := NewAccount()
+	acc.Principal, acc.Route, acc.Endpoint, acc.Model, acc.Session = x.acc.Principal, x.acc.Route, x.acc.Endpoint, x.acc.Model, x.acc.Session
+	w := &discard{header: http.Header{}}
+	other := &exchange{h: x.h, w: w, r: x.r, rc: http.NewResponseController(w), acc: acc, match: x.match, principal: x.principal, request: x.request}
+	defer func() {
+		if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint // a panic value
+			panic(p)
+		}
+		x.h.hub.account(acc)
+	}()
+	o := other.newRun(u.body)
+	o.want = u.want
+	o.want.Node = node
+	if err := o.serve(); err != nil {
+		other.fail(err)
+	}
+}
+
+// discard is a client that wants no answer.
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discard) WriteHeader(int)             {}
+func (d *discard) FlushError() error           { return nil }
+

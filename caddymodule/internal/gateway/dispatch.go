@@ -1,0 +1,259 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// maxAttempts bounds how often one run is offered: each attempt but the last was refused by a node that had not run it.
+const maxAttempts = 64
+
+// inlineBody is the most of a body that is written before the answer is read: it fits every initial window.
+const inlineBody = 16 << 10
+
+// run is a request on its way to a node.
+type run struct {
+	x       *exchange
+	ctx     context.Context
+	want    fleet.Want
+	body    []byte
+	upload  io.Reader // instead of body: streams, so there can be no second attempt once it was read from
+	touched bool      // some of upload was read
+	attempt uint32
+	answer  *tunnel.Answer // the last provider's, from a refusal
+	code    string         // of the last refusal
+}
+
+func (x *exchange) newRun(body []byte) *run {
+	return &run{x: x, ctx: x.r.Context(), body: body}
+}
+
+// serve admits the run, sends it, and goes on while nodes refuse it unrun.
+func (u *run) serve() error {
+	hub, acc := u.x.h.hub, u.x.acc
+	if err := hub.begin(acc); err != nil {
+		return err
+	}
+	defer hub.end(acc)
+	queue := fleet.Queue{Depth: u.x.h.opts.QueueDepth, Wait: u.x.h.opts.QueueWait}
+	for u.attempt < maxAttempts {
+		place, err := hub.fleet.Acquire(u.ctx, &u.want, queue)
+		if err != nil {
+			return u.unplaced(err)
+		}
+		u.attempt++
+		acc.bind(place, u.attempt)
+		again, err := u.try(place)
+		if !again {
+			return err
+		}
+		u.want.Front = true
+	}
+	return fail(codeQueueFull, "server busy: every node refused the request")
+}
+
+// unplaced says what no place means after refusals.
+func (u *run) unplaced(err error) error {
+	if u.attempt == 0 || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if u.answer != nil {
+		return u.relay()
+	}
+	switch u.code {
+	case tunnel.CodeProviderUnreached:
+		return fail(tunnel.CodeProviderUnreached, "no node could reach its provider")
+	case tunnel.CodeDraining, tunnel.CodeStaleGeneration, "":
+		return fail(codeNoNode, "no node that can serve this is connected")
+	}
+	return err
+}
+
+// relay gives the client the last provider's own word.
+func (u *run) relay() error {
+	a, x := u.answer, u.x
+	if a.Status < 400 || a.Status > 599 || !answerHeaders(x.w.Header(), a.Headers) {
+		return fail(tunnel.CodeBadProvider, "the provider's answer could not be read")
+	}
+	x.w.Header().Del("Content-Length")
+	if a.Status == http.StatusServiceUnavailable {
+		x.w.Header().Set("Retry-After", "1")
+	}
+	x.acc.end(tunnel.Failed, u.code, int(a.Status))
+	x.respond(int(a.Status), "", a.Body)
+	return nil
+}
+
+// try makes one attempt at place. again: nothing ran, and another node may.
+func (u *run) try(place *fleet.Place) (again bool, err error) {
+	defer place.Release()
+	session := place.Session()
+	r, err := session.Lane().OpenRun(u.ctx, u.open(place), nil, func() error {
+		if err := context.Cause(u.ctx); err != nil {
+			return err
+		}
+		return u.x.h.hub.fleet.Fence(u.ctx, place)
+	})
+	if errors.Is(err, tunnel.ErrGone) || errors.Is(err, fleet.ErrStale) || isStale(err) {
+		u.leaveOut(place, tunnel.CodeStaleGeneration)
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	stop := context.AfterFunc(u.ctx, func() { r.Cancel(tunnel.CodeCanceled) })
+	defer stop()
+	if !u.x.acc.attach(r) { // the hub's grace is over, or an operator canceled the run
+		r.Cancel(tunnel.CodeCanceled)
+	}
+	defer u.x.acc.attach(nil)
+	written := u.send(r)
+	refused, err := u.copy(r)
+	if refused != nil || err != nil {
+		u.x.acc.Attempts = int(u.attempt)
+	}
+	<-written
+	r.Close()
+	if refused == nil {
+		return false, err
+	}
+	return u.refused(place, refused)
+}
+
+// refused decides what a refusal means for the run.
+func (u *run) refused(place *fleet.Place, f *tunnel.Refused) (again bool, err error) {
+	if f.Answer != nil {
+		u.answer = f.Answer
+	}
+	u.code = f.Code
+	if f.Retry != tunnel.RetryElsewhere {
+		if f.Code == tunnel.CodeNotAllowed {
+			return false, fail(codeForbidden, "the node's owner does not allow %s %s", u.x.r.Method, u.x.match.Path)
+		}
+		return false, fail(tunnel.CodeBadProvider, "the node refused the request: %s", f.Code)
+	}
+	if u.touched {
+		return false, fail(tunnel.CodeProviderUnreached, "the node could not take the upload")
+	}
+	if f.NoCredit {
+		place.Full()
+		return true, nil
+	}
+	u.leaveOut(place, f.Code)
+	return true, nil
+}
+
+func (u *run) leaveOut(place *fleet.Place, code string) {
+	if u.want.Out == nil {
+		u.want.Out = make(map[fleet.Place0]bool)
+	}
+	u.want.Out[place.Ref()] = true
+	u.code = code
+}
+
+// open makes the run's head for one attempt.
+func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
+	x := u.x
+	path := x.match.Path
+	if q := x.r.URL.RawQuery; q != "" && x.match.Endpoint.ModelIn != ollama.ModelMultipart { // a form server reads the query first
+		path += "?" + q
+	}
+	o := &tunnel.RunOpen{
+		Run: x.acc.Run, Attempt: u.attempt, Generation: place.Session().Generation(), Kind: tunnel.KindTunnel,
+		Adapter: place.Adapter, Target: place.Target, SessionId: x.acc.Session, Method: x.r.Method, Path: path, Headers: requestHeaders(x.r),
+		Model: u.want.Model, Credit: u.want.Credit, Body: tunnel.BodyLength, BodyLength: uint64(len(u.body)),
+	}
+	switch {
+	case u.upload != nil && x.r.ContentLength >= 0:
+		o.BodyLength = uint64(x.r.ContentLength)
+	case u.upload != nil:
+		o.Body, o.BodyLength = tunnel.BodyStream, 0
+	case len(u.body) == 0 && (x.r.Method == http.MethodGet || x.r.Method == http.MethodHead):
+		o.Body = tunnel.BodyNone
+	}
+	return o
+}
+
+// send writes the body, beside the reading of the answer when it is long. The channel is closed when it no longer uses r.
+func (u *run) send(r *tunnel.Run) <-chan struct{} {
+	done := make(chan struct{})
+	if u.upload == nil && len(u.body) <= inlineBody {
+		defer close(done)
+		if r.WriteBody(u.body) == nil {
+			_ = r.EndBody()
+		}
+		return done
+	}
+	go func() {
+		defer close(done)
+		if u.upload == nil {
+			if r.WriteBody(u.body) == nil {
+				_ = r.EndBody()
+			}
+			return
+		}
+		u.stream(r)
+	}()
+	return done
+}
+
+// stream passes an upload on as it comes.
+func (u *run) stream(r *tunnel.Run) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := u.upload.Read(buf)
+		if n > 0 {
+			u.touched = true
+			if r.WriteBody(buf[:n]) != nil {
+				return
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			_ = r.EndBody()
+			return
+		}
+		if err != nil {
+			r.Cancel(tunnel.CodeClientBody)
+			return
+		}
+	}
+}
+
+// firstByte starts the wait for the head that the first_byte option bounds.
+func (u *run) firstByte(r *tunnel.Run) (stop func()) {
+	d := u.x.h.opts.FirstByte
+	if d == 0 {
+		return func() {}
+	}
+	t := time.AfterFunc(d, func() { r.Cancel(tunnel.CodeDeadlineExceeded) })
+	return func() { t.Stop() }
+}
+
+// cut makes the error of a run that its node ended before a head.
+func cut(t *tunnel.Terminal) error {
+	switch t.Code {
+	case tunnel.CodeCanceled:
+		return fail(t.Code, "canceled")
+	case tunnel.CodeDeadlineExceeded:
+		return fail(t.Code, "the provider did not answer in time")
+	case tunnel.CodeNodeLost:
+		return fail(t.Code, "the node was lost; it is not known whether the request ran")
+	case tunnel.CodeNodeReplaced:
+		return fail(t.Code, "the node reconnected; it is not known whether the request ran")
+	case tunnel.CodeNodeStalled:
+		return fail(t.Code, "the node stopped taking the request")
+	case tunnel.CodeProviderUnreached:
+		return fail(t.Code, "the provider closed the connection before it answered")
+	case tunnel.CodeClientBody:
+		return fail(t.Code, "the request body could not be read")
+	}
+	return fail(tunnel.CodeBadProvider, "%s", fmt.Sprintf("the node could not finish the request (%s)", t.Code))
+}

@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// Headers of this gateway.
+const (
+	headerRun     = "X-Fairway-Run"
+	headerSession = "X-Fairway-Session"
+	headerNode    = "X-Fairway-Node"
+	headerError   = "X-Fairway-Error"
+)
+
+// hopByHop are the headers of one connection (RFC 9110 section 7.6.1), which stop at each hop in both directions.
+var hopByHop = []string{
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// notForwarded are request headers that end at the gateway: credentials of the caller, what the gateway owns (CORS, Host, lengths), and what says
+// where a caller is. Ollama forwards credentials to its cloud, and refuses origins that it does not know.
+var notForwarded = []string{
+	"Authorization", "X-Api-Key", "Api-Key", "Cookie", "Cookie2", "Host", "Content-Length", "Expect",
+	"Origin", "Referer", "Access-Control-Request-Method", "Access-Control-Request-Headers", "Access-Control-Request-Private-Network",
+	"Forwarded", "Via", "X-Real-Ip", "Early-Data", "Priority", "Alt-Used", "Upgrade-Insecure-Requests", "X-Goog-Api-Key",
+}
+
+// requestHeaders selects what travels to the node.
+func requestHeaders(r *http.Request) []*tunnel.Header {
+	named := nominated(r.Header)
+	out := make([]*tunnel.Header, 0, len(r.Header))
+	for name, values := range r.Header {
+		if slices.Contains(hopByHop, name) || slices.Contains(notForwarded, name) || named[name] || reserved(name) ||
+			strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "Sec-") || strings.HasPrefix(name, "Proxy-") {
+			continue
+		}
+		for _, v := range values {
+			out = append(out, &tunnel.Header{Name: name, Value: v})
+		}
+	}
+	return out
+}
+
+// reserved reports whether a name is this project's own, in any spelling that some server could fold into it.
+func reserved(name string) bool {
+	return len(name) >= len("X-Fairway") && strings.EqualFold(strings.ReplaceAll(name[:len("X-Fairway")], "_", "-"), "X-Fairway")
+}
+
+// nominated returns the headers that Connection names, in canonical form.
+func nominated(h http.Header) map[string]bool {
+	var out map[string]bool
+	for _, v := range h.Values("Connection") {
+		for name := range strings.SplitSeq(v, ",") {
+			if name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)); name != "" {
+				if out == nil {
+					out = make(map[string]bool)
+				}
+				out[name] = true
+			}
+		}
+	}
+	return out
+}
+
+// answerHeaders copies a provider's headers to the client's answer. It reports false when one is malformed: then nothing of the answer can be
+// trusted.
+func answerHeaders(dst http.Header, hs []*tunnel.Header) bool {
+	src := make(http.Header, len(hs))
+	for _, h := range hs {
+		if !validHeaderName(h.Name) || !httpguts.ValidHeaderFieldValue(h.Value) {
+			return false
+		}
+		src.Add(h.Name, h.Value)
+	}
+	named := nominated(src)
+	for name, values := range src {
+		if slices.Contains(hopByHop, name) || named[name] || reserved(name) || strings.HasPrefix(name, "Access-Control-") {
+			continue
+		}
+		switch name {
+		case "Date", "Server", "Set-Cookie", "Alt-Svc", "Strict-Transport-Security":
+			continue // said by whoever owns the connection to the client
+		case "Content-Length":
+			if len(values) != 1 {
+				return false
+			}
+		case "Vary":
+			for _, v := range values {
+				dst.Add(name, v)
+			}
+			continue
+		}
+		dst[name] = values
+	}
+	return true
+}
+
+func validHeaderName(s string) bool { return httpguts.ValidHeaderFieldName(s) }
+
+// validSession reports whether a caller's correlation may be echoed: printable ASCII, at most 256 bytes.
+func validSession(s string) bool {
+	if len(s) > 256 {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,299 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/internal/store"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// HubConfig is what a Hub needs from whoever loads configurations.
+type HubConfig struct {
+	Store   store.Store
+	Gateway string
+	// Listen opens the UDP socket.
+	Listen func(ctx context.Context) (net.PacketConn, error)
+	// Keys returns the persistent stateless-reset and token keys.
+	Keys func(ctx context.Context) (reset, token [32]byte, err error)
+	// OnRunEnd is told of every request that was answered.
+	OnRunEnd func(*Account)
+	// Hold takes another reference to the hub, for as long as a drain lasts; nil takes none.
+	Hold func() (release func())
+	// Exiting reports whether the process is about to end; nil: no.
+	Exiting func() bool
+}
+
+// Hub is what outlives a configuration: one UDP socket and what stands on it. A hub that no configuration has started holds no
+// socket. Safe for concurrent use.
+type Hub struct {
+	cfg    HubConfig
+	fleet  *fleet.Fleet
+	runs   *registry
+	bodies budget
+
+	opening sync.Mutex // one Start opens, or one retire closes, at a time
+
+	mu       sync.Mutex
+	stack    []*Settings      // guarded by mu; started ones, the last is current
+	listener *tunnel.Listener // guarded by mu
+	inflight int              // guarded by mu
+	idle     chan struct{}    // guarded by mu; non-nil while someone waits for inflight to be 0
+	draining bool             // guarded by mu; no new runs
+	leaving  *time.Timer      // guarded by mu; ends what runs when the grace is over
+	embedded *embedded        // guarded by mu
+}
+
+// NewHub returns a hub in memory: no socket, no goroutine.
+func NewHub(cfg HubConfig) *Hub {
+	h := &Hub{cfg: cfg, runs: newRegistry()}
+	h.fleet = fleet.New(fleet.Config{Gateway: cfg.Gateway, Store: cfg.Store, Log: h.log})
+	return h
+}
+
+// Fleet returns the nodes.
+func (h *Hub) Fleet() *fleet.Fleet { return h.fleet }
+
+// Current returns the settings of the configuration that was started last, nil without any.
+func (h *Hub) Current() *Settings {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.stack) == 0 {
+		return nil
+	}
+	return h.stack[len(h.stack)-1]
+}
+
+func (h *Hub) log() *zap.Logger {
+	if st := h.Current(); st != nil {
+		return st.Log
+	}
+	return zap.NewNop()
+}
+
+func (h *Hub) tunnelSettings() *tunnel.Settings {
+	if st := h.Current(); st != nil {
+		return st.tunnel
+	}
+	return nil
+}
+
+// Start makes st current; the first one opens the socket. An error leaves the hub as it was.
+func (h *Hub) Start(ctx context.Context, st *Settings) error {
+	h.opening.Lock()
+	defer h.opening.Unlock()
+	epoch, err := h.epoch(ctx)
+	if err != nil {
+		return err
+	}
+	st.tunnel = &tunnel.Settings{
+		Gateway: st.Gateway, Epoch: epoch, Software: st.Software, Identity: st.Identity, Registrar: &registrar{h.fleet, h}, Log: st.Log,
+	}
+	if st.Authority != nil {
+		st.tunnel.Enroller = &enroller{hub: h, settings: st}
+	}
+	h.mu.Lock()
+	h.stack = append(h.stack, st)
+	h.draining = false
+	if h.leaving != nil {
+		h.leaving.Stop()
+		h.leaving = nil
+	}
+	open := h.listener == nil
+	h.mu.Unlock()
+	if open {
+		if err := h.open(ctx); err != nil {
+			h.remove(st)
+			return err
+		}
+	}
+	h.fleet.OpenLine()
+	h.embed(st.Embedded)
+	return nil
+}
+
+// epoch asks the store for this process's incarnation, once.
+func (h *Hub) epoch(ctx context.Context) (uint64, error) {
+	if e := h.fleet.Epoch(); e != 0 {
+		return e, nil
+	}
+	e, err := h.cfg.Store.Epoch(ctx, h.cfg.Gateway)
+	if err != nil {
+		return 0, err
+	}
+	h.fleet.SetEpoch(e)
+	return e, nil
+}
+
+// open binds the socket and accepts nodes. h.opening is held.
+func (h *Hub) open(ctx context.Context) error {
+	reset, token, err := h.cfg.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := h.cfg.Listen(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := tunnel.Listen(conn, tunnel.ListenConfig{StatelessResetKey: reset, TokenKey: token, Settings: h.tunnelSettings})
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.listener = l
+	h.mu.Unlock()
+	h.log().Info("listening for nodes", zap.Stringer("address", l.Addr()))
+	return nil
+}
+
+// remove takes st off the stack, by identity; it reports whether that was the last one.
+func (h *Hub) remove(st *Settings) (last bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.Index(h.stack, st)
+	if i < 0 {
+		return false
+	}
+	h.stack = slices.Delete(h.stack, i, i+1)
+	return len(h.stack) == 0
+}
+
+// Stop takes st away; what was started before it is current again. Without any the hub retires: in the background, holding a reference of its own,
+// or at once when the process ends.
+func (h *Hub) Stop(st *Settings) {
+	if !h.remove(st) {
+		if cur := h.Current(); cur != nil {
+			h.embed(cur.Embedded)
+		}
+		return
+	}
+	if h.cfg.Exiting != nil && h.cfg.Exiting() {
+		h.retire(st)
+		return
+	}
+	release := func() {}
+	if h.cfg.Hold != nil {
+		release = h.cfg.Hold()
+	}
+	go func() {
+		defer release()
+		h.retire(st)
+	}()
+}
+
+// retire waits for running runs, at most the grace, and closes every lane and then the socket, unless a configuration has started meanwhile.
+func (h *Hub) retire(st *Settings) {
+	deadline := time.NewTimer(st.Grace)
+	defer deadline.Stop()
+	select {
+	case <-h.whenIdle():
+	case <-deadline.C:
+		h.runs.cancel(tunnel.CodeDraining)
+		select {
+		case <-h.whenIdle():
+		case <-time.After(time.Second): // their handlers are on their way out
+		}
+	}
+	h.opening.Lock()
+	defer h.opening.Unlock()
+	h.mu.Lock()
+	l := h.listener
+	if len(h.stack) > 0 || l == nil {
+		h.mu.Unlock()
+		return
+	}
+	h.listener = nil
+	h.mu.Unlock()
+	h.embed(nil)
+	if err := l.Close(tunnel.CloseDraining, "the gateway has stopped"); err != nil && !errors.Is(err, net.ErrClosed) {
+		st.Log.Warn("closing the node listener", zap.Error(err))
+	}
+}
+
+// Announce is told that the process ends: waiting runs end, nodes are asked to look elsewhere, and what still runs after the grace is canceled, so that
+// a server which waits for its requests without bound comes to an end.
+func (h *Hub) Announce() {
+	st := h.Current()
+	if st == nil {
+		return
+	}
+	h.mu.Lock()
+	if h.draining {
+		h.mu.Unlock()
+		return
+	}
+	h.draining = true
+	h.leaving = time.AfterFunc(st.Grace, func() { h.runs.cancel(tunnel.CodeDraining) })
+	h.mu.Unlock()
+	h.fleet.CloseLine()
+	for _, s := range h.fleet.Sessions() {
+		go func() { _ = s.Drain("the gateway is stopping", true) }() // bounded by the tunnel's own time-out
+	}
+}
+
+// Destruct releases a hub that nobody refers to any more (caddy.Destructor).
+func (h *Hub) Destruct() error {
+	h.opening.Lock()
+	defer h.opening.Unlock()
+	h.mu.Lock()
+	l := h.listener
+	h.listener = nil
+	h.mu.Unlock()
+	h.embed(nil)
+	if l == nil {
+		return nil
+	}
+	return l.Close(tunnel.CloseDraining, "the gateway has stopped")
+}
+
+// begin counts a run in.
+func (h *Hub) begin(acc *Account) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.draining {
+		return fleet.ErrDraining
+	}
+	h.inflight++
+	h.runs.add(acc)
+	return nil
+}
+
+// end counts it out.
+func (h *Hub) end(acc *Account) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.runs.remove(acc)
+	if h.inflight--; h.inflight == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// InFlight tells how many runs there are, those that wait included.
+func (h *Hub) InFlight() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inflight
+}
+
+// whenIdle returns a channel that is closed when no run is in flight.
+func (h *Hub) whenIdle() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := make(chan struct{})
+	if h.inflight == 0 {
+		close(c)
+		return c
+	}
+	if h.idle == nil {
+		h.idle = c
+	}
+	return h.idle
+}

@@ -1,0 +1,30 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// registrar is the fleet, completed with what needs the CA.
+type registrar struct {
+	*fleet.Fleet
+	hub *Hub
+}
+
+// Renew issues a new leaf under the name that the session's certificate proves.
+func (r *registrar) Renew(ctx context.Context, id pki.ID, csr []byte) ([][]byte, error) {
+	st := r.hub.Current()
+	if st == nil || st.Authority == nil {
+		return nil, errors.New("this gateway issues no certificates")
+	}
+	if err := r.hub.mayEnroll(ctx, id.Name); err != nil {
+		return nil, err
+	}
+	return st.Authority.IssueCSR(id, csr)
+}
+
+var _ tunnel.Registrar = (*registrar)(nil)

@@ -1,0 +1,78 @@
+package gateway
+
+import (
+	"net/http"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/internal/ollama"
+)
+
+// route serves an endpoint that one node answers: read the body, find the model as Ollama would, and run it.
+func (x *exchange) route() error {
+	body, release, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := x.match.Endpoint
+	req, derr := ollama.Decode(e, x.r.Header.Get("Content-Type"), x.r.Header.Get("Content-Encoding"), body)
+	x.request = req
+	if derr != nil {
+		return derr
+	}
+	x.acc.Model = req.Name.String()
+	if req.Name.Cloud {
+		return fail(codeForbidden, "cloud models are not served by this gateway")
+	}
+	run := x.newRun(body)
+	run.want = fleet.Want{Model: req.Name.Key(), Credit: e.Class == ollama.Inference && !req.Load && !req.Unload, Since: e.Since}
+	if req.Unload {
+		return x.unload(run)
+	}
+	return run.serve()
+}
+
+// pin serves a management endpoint, on the node that the caller names and nowhere else.
+func (x *exchange) pin() error {
+	if !x.h.mayManage(x.principal) {
+		return fail(codeForbidden, "%s is a management endpoint; principal %s may not use it (see the manage option)", x.match.Path, x.principal)
+	}
+	if x.node == "" {
+		return fail(codeNodeRequired, "name the node in X-Fairway-Node or by the path prefix /n/NODE")
+	}
+	if !x.h.hub.fleet.Has(x.node) {
+		return fail(codeNoNode, "node %q is not connected", x.node)
+	}
+	e := x.match.Endpoint
+	if e.Blob && x.r.Method == http.MethodPost {
+		run := x.newRun(nil)
+		run.upload = x.r.Body
+		run.want = fleet.Want{Node: x.node}
+		return run.serve()
+	}
+	body, release, err := x.readBody()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if e.ModelIn != ollama.ModelNone {
+		req, derr := ollama.Decode(e, x.r.Header.Get("Content-Type"), x.r.Header.Get("Content-Encoding"), body)
+		x.request = req
+		if derr != nil {
+			return derr
+		}
+		x.acc.Model = req.Name.String()
+	}
+	run := x.newRun(body)
+	run.want = fleet.Want{Node: x.node, Since: e.Since}
+	return run.serve()
+}
+
+func (h *Handler) mayManage(principal string) bool {
+	for _, m := range h.opts.Manage {
+		if m == "*" || m == principal {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// Options of a [Memory].
+type Options struct {
+	Now     func() time.Time // the store's clock; time.Now if nil
+	Persist Persist          // nil: everything is forgotten with the process
+}
+
+// Memory is the store of one gateway process. It lives as long as the process:
+// a reload of the configuration must find the same one.
+//
+// Sessions are in maps under one lock, never held over storage; what lasts is in
+// documents that readers see without a lock. One small record is kept for every
+// node name that ever registered, which enrolment bounds.
+type Memory struct {
+	now         func() time.Time
+	incarnation string
+
+	mu       sync.RWMutex
+	nodes    map[string]*nodeState    // guarded by mu
+	gateways map[string]*gatewayState // guarded by mu
+	pgn      uint64                   // guarded by mu
+	digest   string                   // guarded by mu; the one that pgn numbers
+
+	revoked document[revokedDoc]
+	drained document[drainedDoc]
+	tokens  document[tokensDoc]
+}
+
+var _ Store = (*Memory)(nil)
+
+// NewMemory makes a store and reads what opts.Persist has. What it has but cannot
+// be read is an error: beginning without it would forget revocations.
+func NewMemory(ctx context.Context, opts Options) (*Memory, error) {
+	m := &Memory{
+		now:         opts.Now,
+		incarnation: rand.Text(),
+		nodes:       map[string]*nodeState{},
+		gateways:    map[string]*gatewayState{},
+	}
+	if m.now == nil {
+		m.now = time.Now
+	}
+	if err := m.revoked.open(ctx, opts.Persist, "revocations.json", &revokedDoc{}); err != nil {
+		return nil, fmt.Errorf("open memory store: %w", err)
+	}
+	m.revoked.read().index()
+	if err := m.drained.open(ctx, opts.Persist, "drains.json", &drainedDoc{}); err != nil {
+		return nil, fmt.Errorf("open memory store: %w", err)
+	}
+	if err := m.tokens.open(ctx, opts.Persist, "tokens.json", &tokensDoc{}); err != nil {
+		return nil, fmt.Errorf("open memory store: %w", err)
+	}
+	return m, nil
+}
+
+// Close has nothing to let go of.
+func (m *Memory) Close() error { return nil }
+
+// maxDrained bounds the drained set.
+const maxDrained = 10_000
+
+// drainedDoc is the set of drained nodes, with when that was, for people.
+type drainedDoc struct {
+	Nodes map[string]time.Time `json:"nodes"`
+}
+
+// Drain implements [Drains].
+func (m *Memory) Drain(ctx context.Context, node string, on bool) error {
+	if err := named("node", node); err != nil {
+		return err
+	}
+	err := m.drained.change(ctx, func(d *drainedDoc) (*drainedDoc, error) {
+		if _, is := d.Nodes[node]; is == on {
+			return d, nil
+		}
+		next := &drainedDoc{Nodes: maps.Clone(d.Nodes)}
+		if !on {
+			delete(next.Nodes, node)
+			return next, nil
+		}
+		if len(d.Nodes) >= maxDrained {
+			return nil, ErrFull
+		}
+		if next.Nodes == nil {
+			next.Nodes = map[string]time.Time{}
+		}
+		next.Nodes[node] = m.now().UTC()
+		return next, nil
+	})
+	if err != nil {
+		return fmt.Errorf("drain node %s: %w", node, err)
+	}
+	return nil
+}
+
+// Draining implements [Drains].
+func (m *Memory) Draining(_ context.Context, node string) (bool, error) {
+	return m.drained.read().has(node), nil
+}
+
+func (d *drainedDoc) has(node string) bool {
+	_, is := d.Nodes[node]
+	return is
+}

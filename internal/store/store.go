@@ -1,0 +1,101 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// Store is everything that gateways share. All methods are safe for concurrent
+// use and each is atomic. A store that cannot be reached answers with an error
+// that wraps [ErrUnavailable]: callers fail closed. An empty or oversized name
+// is [ErrInvalid] anywhere.
+type Store interface {
+	Sessions
+	Projections
+	Drains
+	Tokens
+
+	// Close lets go of what the store holds. Calls after it are a mistake.
+	Close() error
+}
+
+// Sessions says who holds a node. See the package comment for the rules.
+type Sessions interface {
+	// Epoch begins a gateway process: it allocates the number that the process
+	// goes by and ends the sessions of earlier processes of that name. Once a
+	// process, also when its configuration is reloaded.
+	Epoch(ctx context.Context, gateway string) (uint64, error)
+
+	// Register allocates a generation for a session in state registered.
+	// Errors, in the order in which they are looked for: ErrDisabled,
+	// ErrRateLimited (one a second per node, five at once),
+	// ErrWatermarkImplausible, ErrStaleEpoch, ErrExhausted. With an error
+	// nothing has changed but the rate.
+	Register(ctx context.Context, r Registration) (generation uint64, err error)
+
+	// Node tells who holds a node. An unknown one has a record without
+	// instance and sessions.
+	Node(ctx context.Context, node string) (NodeRecord, error)
+
+	// Ready makes a session dispatchable, from registered or suspect. ErrDisabled,
+	// ErrStale.
+	Ready(ctx context.Context, node, gateway string, generation uint64) error
+
+	// Suspect takes a ready session out of dispatch until Ready. A session that
+	// is not ready yet stays as it is. ErrStale.
+	Suspect(ctx context.Context, node, gateway string, generation uint64) error
+
+	// Gone ends a session. ErrStale when it is over already or superseded, which
+	// a caller that is cleaning up may ignore: nothing was changed.
+	Gone(ctx context.Context, node, gateway string, generation uint64) error
+
+	// Fence is nil only if the session is current and ready. ErrDisabled,
+	// ErrStale, ErrNotReady, returned bare. It is on the path of every run.
+	Fence(ctx context.Context, node, gateway string, generation uint64) error
+
+	// Beat says that a gateway process lives, and learns in exchange which of
+	// the sessions that it believes to hold it still does. ErrStaleEpoch when a
+	// later process goes by its name.
+	Beat(ctx context.Context, gateway string, epoch uint64, sessions []Held) (BeatResult, error)
+}
+
+// Projections numbers what gateways publish and remembers what is revoked.
+type Projections interface {
+	// Publish numbers the projection of that digest. The digest published last
+	// keeps its number, so gateways that load one file agree on one, unless a
+	// revocation has raised min_pgn above it.
+	Publish(ctx context.Context, digest string) (pgn uint64, err error)
+
+	// Revoke adds subjects (see [Subject]) to the revoked set and raises min_pgn
+	// to pgn, the least that is still good; 0 raises nothing. To cut off all that
+	// was issued so far, pass the published pgn + 1 and publish anew. Idempotent.
+	// A revoked node is disabled: its sessions end, no Register, Ready or Fence.
+	// An error that is ErrNotDurable means that it holds now but a restart may
+	// forget it; the same call again writes it.
+	Revoke(ctx context.Context, subjects []string, pgn uint64) (minPGN uint64, err error)
+
+	// Unrevoke takes subjects out of the set. min_pgn stays, and a node has to
+	// register again.
+	Unrevoke(ctx context.Context, subjects []string) error
+
+	// Revocations is the set and min_pgn at one moment.
+	Revocations(ctx context.Context) (Revocations, error)
+
+	// MinPGN is the least projection that leases may still be issued under.
+	MinPGN(ctx context.Context) (uint64, error)
+}
+
+// Drains remembers which nodes an operator has taken out. It is about the node,
+// not its sessions, and so survives its re-dial. Nothing here acts on it.
+type Drains interface {
+	Drain(ctx context.Context, node string, on bool) error
+	Draining(ctx context.Context, node string) (bool, error)
+}
+
+// Tokens counts the uses of join tokens.
+type Tokens interface {
+	// RedeemToken takes one use of the token jti, which allows uses in all and
+	// ends at expires. ErrTokenSpent when none is left, ErrTokenExpired when it
+	// has ended by the store's clock. With any error no use was given.
+	RedeemToken(ctx context.Context, jti string, uses int, expires time.Time) error
+}

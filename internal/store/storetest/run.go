@@ -1,0 +1,114 @@
+// Package storetest is the meaning of store.Store as tests. Every
+// implementation passes [Run]; what one of them does besides (surviving a
+// restart, say) it tests itself. [Operate] runs random operations against a
+// model, for fuzzing.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fairway-edge/fairway/internal/store"
+)
+
+// Open makes an empty store on clock, for one test alone, and closes it when the
+// test ends.
+type Open = func(t *testing.T, clock *Clock) store.Store
+
+// Run is the suite.
+func Run(t *testing.T, open Open) {
+	for name, test := range map[string]func(*fixture){
+		"epoch":                         epoch,
+		"epoch ends older sessions":     epochEndsSessions,
+		"generations rise":              generationsRise,
+		"clock backwards":               clockBackwards,
+		"watermark":                     watermark,
+		"rate":                          rate,
+		"rate after clock backwards":    rateClockBackwards,
+		"one node from many goroutines": registerOneConcurrently,
+		"many nodes concurrently":       registerManyConcurrently,
+		"invalid arguments":             invalid,
+
+		"life of a session":          life,
+		"stale changes nothing":      staleChangesNothing,
+		"two gateways":               twoGateways,
+		"another instance":           anotherInstance,
+		"same instance again":        sameInstanceAgain,
+		"gone of an old generation":  goneOfOldGeneration,
+		"beat":                       beat,
+		"beat age":                   beatAge,
+		"unknown node":               unknownNode,
+		"ready and gone in parallel": readyConcurrently,
+
+		"publish":                publish,
+		"publish above min_pgn":  publishAboveMinPGN,
+		"publish concurrently":   publishConcurrently,
+		"revocations":            revocations,
+		"revoke concurrently":    revokeConcurrently,
+		"disabled node":          disabledNode,
+		"drain":                  drain,
+		"token":                  token,
+		"token concurrently":     tokenConcurrently,
+		"token, clock backwards": tokenClockBackwards,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := NewClock()
+			test(&fixture{T: t, Store: open(t, clock), clock: clock})
+		})
+	}
+}
+
+// fixture is a test, its store and the store's clock.
+type fixture struct {
+	*testing.T
+	store.Store
+	clock *Clock
+}
+
+func (f *fixture) ctx() context.Context { return f.T.Context() }
+
+// register expects success.
+func (f *fixture) register(node, gateway, instance string) uint64 {
+	f.T.Helper()
+	f.clock.Advance(time.Second)
+	g, err := f.Store.Register(f.ctx(), store.Registration{Node: node, Gateway: gateway, Instance: instance})
+	if err != nil {
+		f.T.Fatalf("register: %v", err)
+	}
+	return g
+}
+
+// ready registers and readies.
+func (f *fixture) ready(node, gateway, instance string) uint64 {
+	f.T.Helper()
+	g := f.register(node, gateway, instance)
+	f.want(nil, f.Store.Ready(f.ctx(), node, gateway, g))
+	return g
+}
+
+func (f *fixture) node(name string) store.NodeRecord {
+	f.T.Helper()
+	r, err := f.Store.Node(f.ctx(), name)
+	if err != nil {
+		f.T.Fatalf("node %s: %v", name, err)
+	}
+	return r
+}
+
+func (f *fixture) want(want, got error) {
+	f.T.Helper()
+	if want == nil && got != nil || want != nil && !errors.Is(got, want) {
+		f.T.Fatalf("error %v, want %v", got, want)
+	}
+}
+
+// fence checks a session, and that the hot path's errors are bare.
+func (f *fixture) fence(want error, node, gateway string, generation uint64) {
+	f.T.Helper()
+	if got := f.Store.Fence(f.ctx(), node, gateway, generation); got != want {
+		f.T.Fatalf("fence: %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,108 @@
+package ollama
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	api "github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/nodeclient/adapter"
+)
+
+// maxInventory bounds each of the probe's answers. A thousand models are about
+// half a MiB of /api/tags.
+const maxInventory = 8 << 20
+
+// Probe asks for tags, loaded models and version, on connections of its own so
+// that it takes none from a run. Models that would
+// run elsewhere (cloud stubs) are left out, and so are entries that cannot be
+// used, which Skipped names. A server too old for /api/ps or
+// without a version is fine; one that cannot list its models is an error.
+func (a *Adapter) Probe(ctx context.Context) (adapter.Inventory, error) {
+	var inv adapter.Inventory
+	if err := a.probeTags(ctx, &inv); err != nil {
+		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.origin, err)
+	}
+	if err := a.probeLoaded(ctx, &inv); err != nil {
+		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.origin, err)
+	}
+	if err := a.probeVersion(ctx, &inv); err != nil {
+		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.origin, err)
+	}
+	return inv, nil
+}
+
+func (a *Adapter) probeTags(ctx context.Context, inv *adapter.Inventory) error {
+	status, body, err := a.get(ctx, "/api/tags")
+	if err != nil {
+		return err
+	}
+	if status != http.StatusOK {
+		return fmt.Errorf("/api/tags: status %d", status)
+	}
+	models, err := api.ParseTags(body)
+	if models == nil && err != nil {
+		return fmt.Errorf("/api/tags: %w", err)
+	}
+	inv.Skipped = err
+	for _, m := range models {
+		if !m.Remote {
+			inv.Models = append(inv.Models, adapter.Model{Name: m.Name, JSON: m.Raw})
+		}
+	}
+	return nil
+}
+
+func (a *Adapter) probeLoaded(ctx context.Context, inv *adapter.Inventory) error {
+	status, body, err := a.get(ctx, "/api/ps")
+	if err != nil || status != http.StatusOK {
+		return err
+	}
+	loaded, err := api.ParsePS(body)
+	if loaded == nil && err != nil {
+		return fmt.Errorf("/api/ps: %w", err)
+	}
+	inv.Skipped = errors.Join(inv.Skipped, err)
+	for _, l := range loaded {
+		inv.Loaded = append(inv.Loaded, adapter.Loaded{Name: l.Name, JSON: l.Raw})
+	}
+	return nil
+}
+
+func (a *Adapter) probeVersion(ctx context.Context, inv *adapter.Inventory) error {
+	status, body, err := a.get(ctx, "/api/version")
+	if err != nil || status != http.StatusOK {
+		return err
+	}
+	var v struct{ Version string }
+	if err := json.Unmarshal(body, &v); err != nil {
+		return fmt.Errorf("/api/version: %w", err)
+	}
+	inv.Version = v.Version
+	return nil
+}
+
+func (a *Adapter) get(ctx context.Context, path string) (int, []byte, error) {
+	c, err := a.dial(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	x := &exchange{a: a, c: c}
+	defer x.Close()
+	resp, err := x.Do(ctx, &adapter.Request{Method: http.MethodGet, Path: path})
+	if err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxInventory+1))
+	if err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(body) > maxInventory {
+		return 0, nil, fmt.Errorf("%s: over %d bytes", path, maxInventory)
+	}
+	return resp.Status, body, nil
+}
