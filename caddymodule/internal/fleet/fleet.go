@@ -13,6 +13,7 @@ package fleet
 
 import (
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,13 +76,30 @@ type node struct {
 // session, which never changes.
 type seat struct {
 	node    *node
-	session *tunnel.Session
+	session Session
 	ready   bool
 	targets map[string]*target
 	places  int // uncounted places taken
 	runs    int // counted and uncounted
 	bytes   int // of inventory
 	models  int
+}
+
+// Session is what a Fleet uses of a node's session: *tunnel.Session, or a test's.
+type Session interface {
+	Node() string
+	Instance() string
+	Generation() uint64
+	Labels() map[string]string
+	Software() string
+	RemoteAddr() net.Addr
+	Since() time.Time
+	Lanes() int
+	Lane() *tunnel.Lane
+	State() tunnel.State
+	Probe(ctx context.Context) error
+	Drain(reason string, leave bool) error
+	Close(code tunnel.CloseCode, reason string)
 }
 
 // New returns an empty Fleet.

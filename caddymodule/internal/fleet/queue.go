@@ -50,8 +50,11 @@ type Place struct {
 // Node returns the node's name.
 func (p *Place) Node() string { return p.seat.node.name }
 
-// Session returns the session that the place is on.
-func (p *Place) Session() *tunnel.Session { return p.seat.session }
+// Generation returns the fencing number of the session that the place is on.
+func (p *Place) Generation() uint64 { return p.seat.session.Generation() }
+
+// Lane returns the lane to use.
+func (p *Place) Lane() *tunnel.Lane { return p.seat.session.Lane() }
 
 // Ref names the place's target for Want.Out.
 func (p *Place) Ref() Place0 {

@@ -15,6 +15,14 @@ import (
 // Register admits a session (tunnel.Registrar, which the gateway completes with renewal). The same instance takes over from itself at once;
 // another one only when the incumbent does not answer a probe.
 func (f *Fleet) Register(ctx context.Context, s *tunnel.Session, r *tunnel.Register) (*tunnel.Registered, error) {
+	gen, err := f.register(ctx, s, r.Watermark)
+	if err != nil {
+		return nil, err
+	}
+	return &tunnel.Registered{Generation: gen, Limits: Limits()}, nil
+}
+
+func (f *Fleet) register(ctx context.Context, s Session, watermark uint64) (generation uint64, err error) {
 	n := f.node(s.Node())
 	n.registering.Lock()
 	defer n.registering.Unlock()
@@ -24,19 +32,19 @@ func (f *Fleet) Register(ctx context.Context, s *tunnel.Session, r *tunnel.Regis
 		if incumbent.Probe(ctx) == nil {
 			f.cfg.Log().Warn("refused a second node of the same name; is its state directory a copy?",
 				zap.String("node", n.name), zap.Stringer("incumbent", incumbent.RemoteAddr()), zap.Stringer("newcomer", s.RemoteAddr()))
-			return nil, closeErr(tunnel.CloseDuplicateNode, "another instance of node %s is connected from %s", n.name, incumbent.RemoteAddr())
+			return 0, closeErr(tunnel.CloseDuplicateNode, "another instance of node %s is connected from %s", n.name, incumbent.RemoteAddr())
 		}
 		f.cfg.Log().Warn("evicting a node's dead session", zap.String("node", n.name), zap.Stringer("incumbent", incumbent.RemoteAddr()))
 	}
 	gen, err := f.cfg.Store.Register(ctx, store.Registration{
-		Node: n.name, Gateway: f.cfg.Gateway, Instance: s.Instance(), Watermark: r.Watermark, Epoch: f.epoch.Load(),
+		Node: n.name, Gateway: f.cfg.Gateway, Instance: s.Instance(), Watermark: watermark, Epoch: f.epoch.Load(),
 	})
 	if err != nil {
-		return nil, storeErr(err)
+		return 0, storeErr(err)
 	}
 	draining, err := f.cfg.Store.Draining(ctx, n.name)
 	if err != nil {
-		return nil, storeErr(err)
+		return 0, storeErr(err)
 	}
 	f.mu.Lock()
 	n.seat = &seat{node: n, session: s, targets: make(map[string]*target)}
@@ -47,7 +55,7 @@ func (f *Fleet) Register(ctx context.Context, s *tunnel.Session, r *tunnel.Regis
 	if incumbent != nil {
 		incumbent.Close(tunnel.CloseReplaced, "a newer session took over")
 	}
-	return &tunnel.Registered{Generation: gen, Limits: Limits()}, nil
+	return gen, nil
 }
 
 // node finds or makes the record of a name.
@@ -85,7 +93,7 @@ func (f *Fleet) sweep() {
 }
 
 // current returns the node's session if it has one.
-func (f *Fleet) current(n *node) *tunnel.Session {
+func (f *Fleet) current(n *node) Session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n.seat == nil || !n.goneAt.IsZero() {
@@ -95,7 +103,7 @@ func (f *Fleet) current(n *node) *tunnel.Session {
 }
 
 // seatOf returns the seat of s if it is current. f.mu is held.
-func (f *Fleet) seatOf(s *tunnel.Session) *seat {
+func (f *Fleet) seatOf(s Session) *seat {
 	n := f.nodes[s.Node()]
 	if n == nil || n.seat == nil || n.seat.session != s || !n.goneAt.IsZero() {
 		return nil
@@ -105,6 +113,10 @@ func (f *Fleet) seatOf(s *tunnel.Session) *seat {
 
 // Ready makes the session dispatchable.
 func (f *Fleet) Ready(ctx context.Context, s *tunnel.Session, targets []*tunnel.Target) error {
+	return f.ready(ctx, s, targets)
+}
+
+func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) error {
 	if err := f.cfg.Store.Ready(ctx, s.Node(), f.cfg.Gateway, s.Generation()); err != nil {
 		return storeErr(err)
 	}
@@ -125,6 +137,10 @@ func (f *Fleet) Ready(ctx context.Context, s *tunnel.Session, targets []*tunnel.
 
 // Status takes in a change.
 func (f *Fleet) Status(s *tunnel.Session, targets []*tunnel.Target) error {
+	return f.status(s, targets)
+}
+
+func (f *Fleet) status(s Session, targets []*tunnel.Target) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seat := f.seatOf(s)
@@ -141,7 +157,9 @@ func (f *Fleet) Status(s *tunnel.Session, targets []*tunnel.Target) error {
 }
 
 // Changed is called when a session turned suspect, came back, or drains.
-func (f *Fleet) Changed(s *tunnel.Session) {
+func (f *Fleet) Changed(s *tunnel.Session) { f.stateChanged(s) }
+
+func (f *Fleet) stateChanged(s Session) {
 	state := s.State()
 	f.cfg.Log().Info("node session changed", zap.String("node", s.Node()), zap.Stringer("state", state))
 	f.mu.Lock()
@@ -151,7 +169,9 @@ func (f *Fleet) Changed(s *tunnel.Session) {
 }
 
 // Gone ends a session. A session that was replaced before changes nothing.
-func (f *Fleet) Gone(s *tunnel.Session) {
+func (f *Fleet) Gone(s *tunnel.Session) { f.gone(s) }
+
+func (f *Fleet) gone(s Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeBudget)
 	defer cancel()
 	if err := f.cfg.Store.Gone(ctx, s.Node(), f.cfg.Gateway, s.Generation()); err != nil && !errors.Is(err, store.ErrStale) {

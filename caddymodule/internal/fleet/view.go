@@ -95,10 +95,10 @@ func (n *node) state() string {
 }
 
 // Sessions returns every current session.
-func (f *Fleet) Sessions() []*tunnel.Session {
+func (f *Fleet) Sessions() []Session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*tunnel.Session
+	var out []Session
 	for _, n := range f.nodes {
 		if n.seat != nil && n.goneAt.IsZero() {
 			out = append(out, n.seat.session)

@@ -41,6 +41,7 @@ type Account struct {
 	state   string     // queued | running | ended; guarded by mu
 	current *tunnel.Run
 	cancel  bool // the run is to end: guarded by mu
+	begun   bool // it was a run: guarded by Hub.mu until Serve returns
 	stalled atomic.Bool
 	token   string // from the path; never shown
 }
@@ -56,7 +57,7 @@ func NewAccount() *Account {
 func (a *Account) bind(p *fleet.Place, attempt uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.Node, a.Target, a.Adapter, a.Generation = p.Node(), p.Target, p.Adapter, p.Session().Generation()
+	a.Node, a.Target, a.Adapter, a.Generation = p.Node(), p.Target, p.Adapter, p.Generation()
 	a.Queued += p.Queued
 	a.Attempts = int(attempt)
 	a.state = "running"

@@ -213,10 +213,9 @@ func (x *exchange) unload(u *run) error {
 			x.unloadQuietly(u, n)
 		}
 	}()
+	defer func() { <-others }()
 	u.want.Node = nodes[0]
-	err := u.serve()
-	<-others
-	return err
+	return u.serve()
 }
 
 // unloadQuietly sends the same request to one more node and drops its answer; its own account tells how it went.
@@ -246,4 +245,3 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) FlushError() error           { return nil }
-

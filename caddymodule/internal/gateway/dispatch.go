@@ -95,8 +95,7 @@ func (u *run) relay() error {
 // try makes one attempt at place. again: nothing ran, and another node may.
 func (u *run) try(place *fleet.Place) (again bool, err error) {
 	defer place.Release()
-	session := place.Session()
-	r, err := session.Lane().OpenRun(u.ctx, u.open(place), nil, func() error {
+	r, err := place.Lane().OpenRun(u.ctx, u.open(place), nil, func() error {
 		if err := context.Cause(u.ctx); err != nil {
 			return err
 		}
@@ -116,16 +115,21 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 	}
 	defer u.x.acc.attach(nil)
 	written := u.send(r)
-	refused, err := u.copy(r)
-	if refused != nil || err != nil {
-		u.x.acc.Attempts = int(u.attempt)
-	}
-	<-written
-	r.Close()
+	refused, err := u.follow(r, written)
 	if refused == nil {
 		return false, err
 	}
 	return u.refused(place, refused)
+}
+
+// follow copies the answer and releases r, also when the copy ends by a panic.
+func (u *run) follow(r *tunnel.Run, written <-chan struct{}) (*tunnel.Refused, error) {
+	defer func() {
+		r.StopBody()
+		<-written
+		r.Close()
+	}()
+	return u.copy(r)
 }
 
 // refused decides what a refusal means for the run.
@@ -167,7 +171,7 @@ func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 		path += "?" + q
 	}
 	o := &tunnel.RunOpen{
-		Run: x.acc.Run, Attempt: u.attempt, Generation: place.Session().Generation(), Kind: tunnel.KindTunnel,
+		Run: x.acc.Run, Attempt: u.attempt, Generation: place.Generation(), Kind: tunnel.KindTunnel,
 		Adapter: place.Adapter, Target: place.Target, SessionId: x.acc.Session, Method: x.r.Method, Path: path, Headers: requestHeaders(x.r),
 		Model: u.want.Model, Credit: u.want.Credit, Body: tunnel.BodyLength, BodyLength: uint64(len(u.body)),
 	}
@@ -242,6 +246,8 @@ func cut(t *tunnel.Terminal) error {
 	switch t.Code {
 	case tunnel.CodeCanceled:
 		return fail(t.Code, "canceled")
+	case tunnel.CodeDraining:
+		return fail(t.Code, "the gateway is shutting down")
 	case tunnel.CodeDeadlineExceeded:
 		return fail(t.Code, "the provider did not answer in time")
 	case tunnel.CodeNodeLost:

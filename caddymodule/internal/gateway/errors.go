@@ -122,7 +122,6 @@ func (x *exchange) fail(err error) {
 		panic(http.ErrAbortHandler)
 	}
 	if f.code == tunnel.CodeCanceled || f.code == codeClientStalled {
-		x.acc.Outcome = "canceled"
 		x.w.WriteHeader(statusClientGone)
 		return
 	}

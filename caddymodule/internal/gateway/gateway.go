@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/tunnel"
 )
 
 // Options are what the handler directive of one site says.
@@ -93,6 +94,10 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, acc *Account) {
 		acc.Session = s
 		w.Header().Set(headerSession, s)
 	}
+	defer func() {
+		acc.end(tunnel.Failed, "internal", http.StatusInternalServerError) // of no effect but after a fault of ours
+		h.hub.account(acc)
+	}()
 	if err := x.serve(); err != nil {
 		x.fail(err)
 	}

@@ -261,6 +261,7 @@ func (h *Hub) begin(acc *Account) error {
 		return fleet.ErrDraining
 	}
 	h.inflight++
+	acc.begun = true
 	h.runs.add(acc)
 	return nil
 }

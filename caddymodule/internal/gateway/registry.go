@@ -69,7 +69,7 @@ func (h *Hub) Runs() []RunView {
 
 // account closes a request's account: remembered when it was a run, and told to whoever counts.
 func (h *Hub) account(a *Account) {
-	if a.Attempts > 0 || a.Code != "" {
+	if a.begun {
 		h.runs.record(a.View())
 	}
 	if f := h.cfg.OnRunEnd; f != nil {
