@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -43,6 +44,7 @@ type Account struct {
 	cancel  bool // the run is to end: guarded by mu
 	begun   bool // it was a run: guarded by Hub.mu until Serve returns
 	stalled atomic.Bool
+	tally   *ollama.Tally
 	token   string // from the path; never shown
 }
 
@@ -87,14 +89,21 @@ func (a *Account) head(status int) {
 	a.Status, a.FirstByte = status, time.Since(a.Started)
 }
 
-func (a *Account) wrote(p []byte) { a.Bytes += uint64(len(p)) }
+func (a *Account) wrote(p []byte) {
+	a.Bytes += uint64(len(p))
+	a.tally.Add(p)
+}
 
-// complete ends a run that its node completed.
+// complete ends a run that its node completed. An error that the provider put into its stream makes it failed all the same.
 func (a *Account) complete(t *tunnel.Terminal) {
-	a.end(tunnel.Completed, "", a.Status)
-	if u := t.Usage; u != nil {
-		a.InputTokens, a.OutputTokens = u.InputTokens, u.OutputTokens
+	seen := a.tally.Usage()
+	a.InputTokens, a.OutputTokens = seen.Input, seen.Output
+	a.UsageMismatch = t.Usage != nil && (t.Usage.InputTokens != seen.Input || t.Usage.OutputTokens != seen.Output)
+	if a.tally.Broke() {
+		a.end(tunnel.Failed, tunnel.CodeBadProvider, a.Status)
+		return
 	}
+	a.end(tunnel.Completed, "", a.Status)
 }
 
 // endSelf ends a request that the gateway answered alone.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/internal/store"
 	"github.com/fairway-edge/fairway/tunnel"
 )
@@ -104,6 +105,7 @@ func (c *copier) head(h *tunnel.Head) error {
 	}
 	x.started = true
 	x.acc.head(c.status)
+	x.acc.tally = ollama.NewTally(x.match.Endpoint)
 	x.w.WriteHeader(c.status)
 	if c.stream {
 		return c.flush()
