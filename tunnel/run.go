@@ -149,6 +149,9 @@ func (r *Run) failWrite(err error) {
 	r.stream.CancelWrite(quic.StreamErrorCode(wire.StreamDone))
 }
 
+// StopBody ends a WriteBody that another goroutine is in: the run has ended, or no more of the body is wanted.
+func (r *Run) StopBody() { r.stream.CancelWrite(quic.StreamErrorCode(wire.StreamDone)) }
+
 // Cancel resets both directions: the node stops the provider. code becomes the run's code, unless it has ended. The first call counts.
 func (r *Run) Cancel(code string) {
 	r.canceled.CompareAndSwap(nil, &code)

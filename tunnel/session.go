@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -62,7 +63,7 @@ type Session struct {
 	beats    beats
 	probed   chan struct{} // gets a token for each new echo, best effort
 
-	generation uint64 // set before the session is handed to anyone but the Registrar
+	generation atomic.Uint64 // 0 until the Registrar has admitted the session
 	state      atomic.Int32
 	suspect    atomic.Bool // what Changed was last told
 
@@ -77,11 +78,11 @@ type Session struct {
 // Node returns the node's name, which its certificate proves.
 func (s *Session) Node() string { return s.id.Name }
 
-// Instance identifies the node's process.
-func (s *Session) Instance() string { return string(s.register.Instance) }
+// Instance identifies the node's process, in hexadecimal.
+func (s *Session) Instance() string { return hex.EncodeToString(s.register.Instance) }
 
 // Generation returns the session's fencing number.
-func (s *Session) Generation() uint64 { return s.generation }
+func (s *Session) Generation() uint64 { return s.generation.Load() }
 
 // Labels returns the labels that the node registered with; they must not be changed.
 func (s *Session) Labels() map[string]string { return s.register.Labels }
@@ -202,7 +203,7 @@ func serveNode(c *quic.Conn, st *Settings, registered func()) error {
 	if err != nil {
 		return err
 	}
-	s.generation = answer.Generation
+	s.generation.Store(answer.Generation)
 	registered()
 	_ = stream.SetReadDeadline(time.Time{})
 	return s.serve(answer)
@@ -232,7 +233,7 @@ func (s *Session) checkRegister() error {
 
 // serve answers the registration, beats, and reads the control stream to its end.
 func (s *Session) serve(answer *Registered) (err error) {
-	log := s.st.Log.With(zap.String("node", s.Node()), zap.Uint64("generation", s.generation), zap.Stringer("remote", s.remote))
+	log := s.st.Log.With(zap.String("node", s.Node()), zap.Uint64("generation", s.Generation()), zap.Stringer("remote", s.remote))
 	s.advance(StateRegistered)
 	beating := make(chan struct{})
 	defer func() {
@@ -326,8 +327,8 @@ func (s *Session) ready(p []byte) error {
 	if err := wire.Unmarshal(p, &m); err != nil {
 		return err
 	}
-	if m.Generation != s.generation {
-		return fmt.Errorf("%w: Ready for generation %d in %d", errOrder, m.Generation, s.generation)
+	if m.Generation != s.Generation() {
+		return fmt.Errorf("%w: Ready for generation %d in %d", errOrder, m.Generation, s.Generation())
 	}
 	ctx, cancel := context.WithTimeout(s.lane.conn.Context(), registerTimeout)
 	defer cancel()

@@ -1,0 +1,80 @@
+package rig
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Node is a fairway-node.
+type Node struct {
+	*Process
+	g    *Gateway
+	Name string
+	Dir  string // state directory
+	args []string
+}
+
+// NewNode joins a node to g by a token and waits until it is ready. Args are further flags of `fairway-node run`; without an --ollama
+// among them it has no provider.
+func (g *Gateway) NewNode(name string, args ...string) *Node {
+	g.t.Helper()
+	n := g.node(g.t, name, args...)
+	n.start("--token", g.JoinToken(name))
+	g.WaitNode(name, "ready")
+	return n
+}
+
+// NodeOf joins a node that serves the Ollama at url.
+func (g *Gateway) NodeOf(name, url string, args ...string) *Node {
+	g.t.Helper()
+	return g.NewNode(name, append([]string{"--ollama", url}, args...)...)
+}
+
+func (g *Gateway) node(t testing.TB, name string, args ...string) *Node {
+	t.Helper()
+	if !strings.Contains(strings.Join(args, " "), "--ollama") {
+		args = append(args, "--ollama", "off")
+	}
+	return &Node{g: g, Name: name, Dir: filepath.Join(t.TempDir(), "state"), args: args}
+}
+
+// JoinToken asks the gateway for a join token.
+func (g *Gateway) JoinToken(name string, args ...string) string {
+	g.t.Helper()
+	out := g.Fairway(append([]string{"token", "--node", name}, args...)...)
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); strings.Count(line, ".") == 2 && strings.HasPrefix(line, "ey") {
+			return line
+		}
+	}
+	g.t.Fatalf("no token in %q", out)
+	return ""
+}
+
+func (n *Node) start(extra ...string) {
+	n.g.t.Helper()
+	args := append([]string{"run", "--gateway", n.g.Addr(), "--state-dir", n.Dir, "--log-level", "debug"}, n.args...)
+	n.Process = start(n.g.t, "node "+n.Name, nil, n.g.bins.Node, append(args, extra...)...)
+}
+
+// Restart starts the node again with its identity, after it has ended.
+func (n *Node) Restart() { n.start() }
+
+// Command returns the path of the node's binary.
+func (n *Node) Command() string { return n.g.bins.Node }
+
+// Clone starts a second process from a copy of the node's identity, as a cloned machine would.
+func (g *Gateway) Clone(n *Node) *Node {
+	g.t.Helper()
+	twin := &Node{g: g, Name: n.Name, Dir: filepath.Join(g.t.TempDir(), "state"), args: n.args}
+	if err := os.CopyFS(twin.Dir, os.DirFS(n.Dir)); err != nil {
+		g.t.Fatal(err)
+	}
+	if err := os.Chmod(twin.Dir, 0o700); err != nil { //nolint:gosec // a directory
+		g.t.Fatal(err)
+	}
+	twin.start()
+	return twin
+}
