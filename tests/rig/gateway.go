@@ -98,7 +98,7 @@ func (g *Gateway) Caddyfile() string {
 		o.Grace = "5s"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "{\n\tadmin 127.0.0.1:%d\n\tskip_install_trust\n\tstorage file_system %s\n\tlog {\n\t\tlevel DEBUG\n\t}\n%s", g.Admin, filepath.Join(g.Dir, "storage"), o.Globals)
+	fmt.Fprintf(&b, "{\n\tadmin 127.0.0.1:%d\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s\n\tlog {\n\t\tlevel DEBUG\n\t}\n%s", g.Admin, filepath.Join(g.Dir, "storage"), o.Globals)
 	fmt.Fprintf(&b, "\tfairway {\n\t\tlisten 127.0.0.1:%d\n\t\tname gw1\n\t\tgrace %s\n%s%s\t}\n}\n", g.UDP, o.Grace, key, o.Global)
 	fmt.Fprintf(&b, "http://:%d {\n\tbind 127.0.0.1\n\tfairway {\n%s%s\t}\n}\n", g.HTTP, auth, o.Site)
 	if o.TLS {

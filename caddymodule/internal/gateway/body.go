@@ -45,11 +45,11 @@ func (x *exchange) readBody() (body []byte, release func(), err error) {
 	for {
 		n, err := x.r.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
+		if int64(len(body)) > limit {
+			err = fail(codeBodyTooLarge, "request body over %d bytes", limit)
+		}
 		if errors.Is(err, io.EOF) {
 			return body, release, nil
-		}
-		if err == nil && int64(len(body)) > limit {
-			err = fail(codeBodyTooLarge, "request body over %d bytes", limit)
 		}
 		if err == nil && len(body) == cap(body) {
 			grow := int64(max(cap(body), bodyStep))

@@ -1,0 +1,216 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
+	"github.com/fairway-edge/fairway/internal/pki"
+)
+
+func init() { caddy.RegisterModule(new(Admin)) }
+
+// adminTimeout bounds every admin route: one that hung would hang reloads.
+const adminTimeout = time.Second
+
+// Defaults of a join token.
+const (
+	defaultTTL  = time.Hour
+	defaultUses = 1
+)
+
+// Admin serves Fairway's part of Caddy's admin API, which the `caddy fairway` commands
+// use. Whoever reaches the admin listener may use it.
+//
+// Method and path | Does
+// ----------------|-----
+// `GET /fairway/status` | the gateway at a glance
+// `GET /fairway/nodes` | the nodes, connected or remembered
+// `GET /fairway/runs` | the runs in flight and the last 1,000 that ended
+// `POST /fairway/tokens` | `{"node", "ttl", "uses"}` → a join token, shown once; ttl as Caddy writes durations, default `1h`
+// `POST /fairway/drain/{node}` | takes a node out, also when it dials again
+// `DELETE /fairway/drain/{node}` | takes it back
+//
+// It has no configuration. After a failed reload the routes of the failed config stay
+// live, so it holds no app and asks the hubs of the process each time.
+type Admin struct{}
+
+// CaddyModule returns the Caddy module information.
+func (*Admin) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "admin.api.fairway", New: func() caddy.Module { return new(Admin) }}
+}
+
+// Routes implements caddy.AdminRouter.
+func (*Admin) Routes() []caddy.AdminRoute {
+	return []caddy.AdminRoute{
+		{Pattern: "/fairway/status", Handler: adminHandler(http.MethodGet, status)},
+		{Pattern: "/fairway/nodes", Handler: adminHandler(http.MethodGet, nodes)},
+		{Pattern: "/fairway/runs", Handler: adminHandler(http.MethodGet, runs)},
+		{Pattern: "/fairway/tokens", Handler: adminHandler(http.MethodPost, tokens)},
+		{Pattern: "/fairway/drain/{node}", Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			method := http.MethodPost
+			if r.Method == http.MethodDelete {
+				method = http.MethodDelete
+			}
+			return adminHandler(method, drain)(w, r)
+		})},
+	}
+}
+
+// adminHandler answers one method with what f returns, as JSON.
+func adminHandler(method string, f func(ctx context.Context, h *sharedHub, r *http.Request) (any, error)) caddy.AdminHandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if r.Method != method {
+			return apiError(http.StatusMethodNotAllowed, fmt.Errorf("method %s is not allowed: want %s", r.Method, method))
+		}
+		live := liveHubs()
+		if len(live) == 0 {
+			return apiError(http.StatusServiceUnavailable, errors.New("no fairway gateway is running in this Caddy"))
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), adminTimeout)
+		defer cancel()
+		answer, err := f(ctx, live[len(live)-1], r)
+		if err != nil {
+			return err
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		return json.NewEncoder(w).Encode(answer)
+	}
+}
+
+func apiError(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
+
+// StatusView is one row of `caddy fairway status`; its JSON names are a contract.
+type StatusView struct {
+	Gateway     string         `json:"gateway"`
+	TrustDomain string         `json:"trust_domain"`
+	Listen      string         `json:"listen"`
+	Version     string         `json:"version"`
+	Nodes       map[string]int `json:"nodes"` // by state
+	Sessions    int            `json:"sessions"`
+	Lanes       int            `json:"lanes"`
+	InFlight    int            `json:"runs_in_flight"`
+	Waiting     int            `json:"waiting"`
+}
+
+func status(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
+	st := h.Current()
+	if st == nil {
+		return nil, errStopping
+	}
+	c := takeCensus([]*sharedHub{h})
+	return []StatusView{{
+		Gateway: st.Gateway, TrustDomain: st.TrustDomain, Listen: h.listen, Version: st.Software,
+		Nodes: c.States, Sessions: c.Sessions, Lanes: c.Lanes, InFlight: c.InFlight, Waiting: c.Waiting,
+	}}, nil
+}
+
+var errStopping = apiError(http.StatusServiceUnavailable, errors.New("the gateway is stopping"))
+
+func nodes(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
+	return append([]fleet.NodeView{}, h.Fleet().Nodes()...), nil
+}
+
+func runs(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
+	return append([]gateway.RunView{}, h.Runs()...), nil
+}
+
+// tokenRequest asks for a join token.
+type tokenRequest struct {
+	Node string `json:"node"`
+	TTL  string `json:"ttl,omitempty"`
+	Uses int    `json:"uses,omitempty"`
+}
+
+// TokenView is a join token; its JSON names are a contract.
+type TokenView struct {
+	Token   string    `json:"token"`
+	Node    string    `json:"node"`
+	Expires time.Time `json:"expires"`
+	Uses    int       `json:"uses"`
+	Listen  string    `json:"listen"` // where nodes dial in
+}
+
+// tokenBody bounds a request for a token.
+const tokenBody = 4 << 10
+
+func tokens(_ context.Context, h *sharedHub, r *http.Request) (any, error) {
+	var q tokenRequest
+	dec := json.NewDecoder(io.LimitReader(r.Body, tokenBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&q); err != nil {
+		return nil, apiError(http.StatusBadRequest, fmt.Errorf("reading the request: %w", err))
+	}
+	ttl, err := q.normalize()
+	if err != nil {
+		return nil, apiError(http.StatusBadRequest, err)
+	}
+	st := h.Current()
+	if st == nil {
+		return nil, errStopping
+	}
+	token, expires, err := h.Token(st, q.Node, ttl, q.Uses)
+	if err != nil {
+		return nil, apiError(http.StatusBadRequest, err)
+	}
+	st.Log.Info("made a join token", zap.String("node", q.Node), zap.Time("expires", expires), zap.Int("uses", q.Uses))
+	return []TokenView{{Token: token, Node: q.Node, Expires: expires, Uses: q.Uses, Listen: h.listen}}, nil
+}
+
+// normalize fills in defaults and checks what pki does not say as plainly.
+func (q *tokenRequest) normalize() (ttl time.Duration, err error) {
+	if !pki.ValidName(q.Node) {
+		return 0, fmt.Errorf("node '%s' is not a name: want lower-case letters, digits and . _ -, beginning with a letter or digit, at most 63", q.Node)
+	}
+	if ttl = defaultTTL; q.TTL != "" {
+		if ttl, err = caddy.ParseDuration(q.TTL); err != nil {
+			return 0, fmt.Errorf("ttl '%s': want a duration such as 30m, 1h or 7d", q.TTL)
+		}
+	}
+	if q.Uses == 0 {
+		q.Uses = defaultUses
+	}
+	return ttl, nil
+}
+
+// DrainView answers a drain; its JSON names are a contract.
+type DrainView struct {
+	Node      string `json:"node"`
+	Draining  bool   `json:"draining"`
+	Connected bool   `json:"connected"`
+}
+
+func drain(ctx context.Context, h *sharedHub, r *http.Request) (any, error) {
+	node, on := r.PathValue("node"), r.Method == http.MethodPost
+	if !pki.ValidName(node) {
+		return nil, apiError(http.StatusBadRequest, fmt.Errorf("node '%s' is not a name", node))
+	}
+	// The store writes before it answers, and not every storage heeds a deadline.
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.Fleet().Drain(ctx, node, on)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, apiError(http.StatusServiceUnavailable, err)
+		}
+	case <-ctx.Done():
+		return nil, apiError(http.StatusServiceUnavailable, errors.New("the storage did not answer within a second; the change may still be made"))
+	}
+	return []DrainView{{Node: node, Draining: on, Connected: h.Fleet().Has(node)}}, nil
+}
+
+// Interface guards
+var _ caddy.AdminRouter = (*Admin)(nil)

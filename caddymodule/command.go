@@ -1,0 +1,215 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
+)
+
+// Exit codes of the commands.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "fairway",
+		Usage: "<command>",
+		Short: "Commands of a running Fairway gateway",
+		Long: `
+Shows what a running gateway sees and lets nodes in and out, through Caddy's admin
+API. --address and --config say which Caddy, as for 'caddy reload'. With --json the
+answer is an array of objects. Exit status: 0, 1 if it failed, 2 for bad usage.`,
+		CobraFunc: commands,
+	})
+}
+
+// commands adds the sub-commands.
+func commands(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringP("address", "", "", "The address of Caddy's admin API")
+	flags.StringP("config", "c", "", "Configuration file that says the admin API's address")
+	flags.StringP("adapter", "a", "", "Name of config adapter to apply")
+	flags.BoolP("json", "", false, "Print JSON")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return exit(cmd, exitUsage, err) })
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return exit(cmd, exitUsage, fmt.Errorf("unknown command '%s': see caddy fairway --help", args[0]))
+		}
+		return cmd.Help()
+	}
+	root.Args = cobra.ArbitraryArgs
+	token := command("token --node NAME", "Make a join token for a node", 0, runToken)
+	token.Flags().String("node", "", "The node's name (required)")
+	token.Flags().String("ttl", defaultTTL.String(), "How long the token is good, at most 30d")
+	token.Flags().Int("uses", defaultUses, "How often it may be used, at most 1000")
+	token.Flags().Bool("offline", false, "Sign with the key in the storage of --config, without a running Caddy")
+	key := &cobra.Command{Use: "key", Short: "API keys"}
+	key.AddCommand(command("new NAME", "Make an API key, and the configuration line that admits it", 1, runKeyNew))
+	root.AddCommand(token, key,
+		command("nodes", "List the nodes", 0, list(http.MethodGet, "/fairway/nodes", nodeTable)),
+		command("runs", "List runs in flight and those that ended last", 0, list(http.MethodGet, "/fairway/runs", runTable)),
+		command("status", "Show the gateway at a glance", 0, list(http.MethodGet, "/fairway/status", statusTable)),
+		command("drain NODE", "Take a node out, also when it dials again", 1, list(http.MethodPost, "/fairway/drain/", drainTable)),
+		command("undrain NODE", "Take a drained node back", 1, list(http.MethodDelete, "/fairway/drain/", drainTable)),
+	)
+}
+
+// action is what a command does; it returns its exit status.
+type action func(cmd *cobra.Command, args []string) (int, error)
+
+func command(use, short string, args int, f action) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, given []string) error {
+		if len(given) != args {
+			return exit(cmd, exitUsage, fmt.Errorf("usage: %s", cmd.UseLine()))
+		}
+		code, err := f(cmd, given)
+		return exit(cmd, code, err)
+	}}
+}
+
+// exit makes Caddy end with a status: it alone can make the error that says so.
+func exit(cmd *cobra.Command, code int, err error) error {
+	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return code, err })(cmd, nil)
+}
+
+// list makes a command that shows what an admin route answers. The path ends in a
+// slash where the command's argument belongs to it.
+func list[T any](method, path string, show func(io.Writer, []T)) action {
+	return func(cmd *cobra.Command, args []string) (int, error) {
+		uri := path
+		if len(args) > 0 {
+			uri += url.PathEscape(args[0])
+		}
+		return ask(cmd, method, uri, nil, show)
+	}
+}
+
+// ask calls an admin route and prints its answer.
+func ask[T any](cmd *cobra.Command, method, uri string, body any, show func(io.Writer, []T)) (int, error) {
+	raw, err := call(cmd, method, uri, body)
+	if err != nil {
+		return exitFailed, err
+	}
+	return show1(cmd, raw, show)
+}
+
+// show1 prints an answer as it came, or as a table.
+func show1[T any](cmd *cobra.Command, raw []byte, show func(io.Writer, []T)) (int, error) {
+	out := cmd.OutOrStdout()
+	if asJSON, err := cmd.Flags().GetBool("json"); err != nil || asJSON {
+		_, err = out.Write(raw)
+		return exitCode(err), err
+	}
+	var rows []T
+	if err := json.Unmarshal(raw, &rows); err != nil {
+		return exitFailed, fmt.Errorf("reading the admin API's answer: %w", err)
+	}
+	show(out, rows)
+	return exitOK, nil
+}
+
+func exitCode(err error) int {
+	if err != nil {
+		return exitFailed
+	}
+	return exitOK
+}
+
+// maxAnswer bounds what is read of an admin route: 1,000 runs or 10,000 nodes are far less.
+const maxAnswer = 64 << 20
+
+func call(cmd *cobra.Command, method, uri string, body any) ([]byte, error) {
+	f := caddycmd.Flags{FlagSet: cmd.Flags()}
+	addr, err := caddycmd.DetermineAdminAPIAddress(f.String("address"), nil, f.String("config"), f.String("adapter"))
+	if err != nil {
+		return nil, fmt.Errorf("finding the admin API's address: %w", err)
+	}
+	var in io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		in = bytes.NewReader(raw)
+	}
+	resp, err := caddycmd.AdminAPIRequest(addr, method, uri, nil, in)
+	if err != nil {
+		return nil, fmt.Errorf("asking Caddy at %s: %w", addr, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err == nil && len(raw) > maxAnswer {
+		err = errors.New("the answer is too long")
+	}
+	return raw, err
+}
+
+func nodeTable(w io.Writer, rows []fleet.NodeView) {
+	t := newTable(w, "NODE", "STATE", "SINCE", "GENERATION", "TARGET", "ADAPTER", "CREDITS", "MODELS", "VERSION")
+	for _, n := range rows {
+		generation := ""
+		for _, s := range n.Sessions {
+			generation = fmt.Sprint(s.Generation)
+		}
+		head := []string{n.Name, n.State, ago(n.Since), generation}
+		if len(n.Targets) == 0 {
+			t.row(append(head, "", "", "", "", n.Version)...)
+		}
+		for _, g := range n.Targets {
+			t.row(append(head, g.Name, g.Adapter, fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), n.Version)...)
+			head = []string{" ", " ", " ", " "} // the node's further targets
+		}
+	}
+	t.end("no nodes; `caddy fairway token --node NAME` lets one in")
+}
+
+func runTable(w io.Writer, rows []gateway.RunView) {
+	t := newTable(w, "RUN", "STARTED", "STATE", "OUTCOME", "CODE", "PRINCIPAL", "MODEL", "NODE", "QUEUED", "FIRST BYTE", "BYTES")
+	for _, r := range rows {
+		t.row(r.Run, ago(r.Started), r.State, r.Outcome, r.Code, r.Principal, r.Model, r.Node, millis(r.QueuedMS), millis(r.FirstByteMS), fmt.Sprint(r.Bytes))
+	}
+	t.end("no runs")
+}
+
+func statusTable(w io.Writer, rows []StatusView) {
+	t := newTable(w, "GATEWAY", "TRUST DOMAIN", "LISTEN", "READY", "OTHER", "SESSIONS", "LANES", "IN FLIGHT", "WAITING", "VERSION")
+	for _, s := range rows {
+		ready, other := 0, 0
+		for state, n := range s.Nodes {
+			if state == "ready" {
+				ready += n
+			} else {
+				other += n
+			}
+		}
+		t.row(s.Gateway, s.TrustDomain, s.Listen, fmt.Sprint(ready), fmt.Sprint(other), fmt.Sprint(s.Sessions), fmt.Sprint(s.Lanes),
+			fmt.Sprint(s.InFlight), fmt.Sprint(s.Waiting), s.Version)
+	}
+	t.end("no gateway")
+}
+
+func drainTable(w io.Writer, rows []DrainView) {
+	t := newTable(w, "NODE", "DRAINING", "CONNECTED")
+	for _, d := range rows {
+		t.row(d.Node, fmt.Sprint(d.Draining), fmt.Sprint(d.Connected))
+	}
+	t.end("")
+}
+
+func millis(ms float64) string {
+	return time.Duration(ms * float64(time.Millisecond)).Round(time.Millisecond).String()
+}

@@ -1,0 +1,296 @@
+package caddymodule
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
+	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/nodeclient"
+	"github.com/fairway-edge/fairway/nodeclient/adapter/ollama"
+)
+
+const (
+	defaultOllama = "http://127.0.0.1:11434"
+	ollamaTarget  = "ollama"
+	maxCredits    = 4096
+)
+
+// EmbeddedNode is a node inside the gateway's process, for people with one machine.
+// It is called `embedded-NAME` after the gateway, dials the gateway's own socket and
+// keeps its key in memory. Its options are those of `fairway-node run`.
+type EmbeddedNode struct {
+	// The Ollama of this machine, the target `ollama`; `off` for none. Default:
+	// `http://127.0.0.1:11434`.
+	Ollama string `json:"ollama,omitempty"`
+	// Further providers, each `NAME=ADAPTER:URL`. The adapter is `ollama`.
+	Targets []string `json:"targets,omitempty"`
+	// How many inference runs at once for one model: `N`, or `TARGET=N` for one
+	// target. Default: `OLLAMA_NUM_PARALLEL`, or 1.
+	Credits []string `json:"credits,omitempty"`
+	// Management endpoints that this machine's owner permits, each `METHOD:PATH`.
+	Allow []string `json:"allow,omitempty"`
+	// What the node says of itself.
+	Labels map[string]string `json:"labels,omitempty"`
+	// The demo provider, which answers without a model: `on`, `off`, or `auto` to
+	// offer it while this machine's Ollama has never answered. Default: `off`.
+	Demo string `json:"demo,omitempty"`
+}
+
+// provisionEmbedded checks the node's options and puts it into the settings. The
+// client made here is thrown away: making one is the check.
+func (a *App) provisionEmbedded() error {
+	if a.values.identity.files != nil {
+		return errors.New("it gets its certificate from the CA of 'identity internal'; with 'identity files' run fairway-node beside Caddy")
+	}
+	cfg, err := a.EmbeddedNode.resolve(newResolver())
+	if err != nil {
+		return err
+	}
+	cfg.Software, cfg.Grace, cfg.Gateways = software(), a.values.grace, []string{"127.0.0.1:1"}
+	cfg.Identity = &embeddedIdentity{}
+	if _, err := nodeclient.New(cfg); err != nil {
+		return err
+	}
+	key, err := a.EmbeddedNode.digest(a.values)
+	if err != nil {
+		return err
+	}
+	a.settings.Embedded = &gateway.Embedded{Key: key, Run: func(ctx context.Context, addr *net.UDPAddr) error {
+		return runEmbedded(ctx, a.hub.Hub, cfg, addr)
+	}}
+	return nil
+}
+
+// runEmbedded serves until ctx ends. The node outlives the config that started it,
+// as long as the next one describes it alike, so it takes CA and logger from the
+// hub's settings of the moment.
+func runEmbedded(ctx context.Context, hub *gateway.Hub, cfg nodeclient.Config, addr *net.UDPAddr) error {
+	cfg.Gateways = []string{addr.String()}
+	cfg.Identity = &embeddedIdentity{hub: hub}
+	cfg.Log = zap.New(&currentLog{hub: hub}).Named("embedded_node")
+	node, err := nodeclient.New(cfg)
+	if err != nil {
+		return err
+	}
+	return node.Run(ctx)
+}
+
+// digest tells one node's configuration from another's.
+func (e *EmbeddedNode) digest(v values) (string, error) {
+	raw, err := json.Marshal(struct {
+		Node              *EmbeddedNode
+		Name, TrustDomain string
+		Grace             int64
+		Env               [2]string
+	}{e, v.name, v.trustDomain, int64(v.grace), [2]string{os.Getenv("OLLAMA_NUM_PARALLEL"), os.Getenv("OLLAMA_MAX_LOADED_MODELS")}})
+	sum := sha256.Sum256(raw)
+	return base64.RawURLEncoding.EncodeToString(sum[:]), err
+}
+
+// resolve makes the node's configuration, without what it gets when it runs.
+func (e *EmbeddedNode) resolve(repl resolver) (cfg nodeclient.Config, err error) {
+	demo, err := repl.value("demo", e.Demo, string(nodeclient.DemoOff), checkDemo)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Demo, cfg.Labels = nodeclient.DemoMode(demo), map[string]string{}
+	if cfg.Allow, err = repl.list("allow", e.Allow, nil); err != nil {
+		return cfg, err
+	}
+	for k, v := range e.Labels {
+		if cfg.Labels[k], err = repl.value("label "+k, v, "", nil); err != nil {
+			return cfg, err
+		}
+	}
+	credits, err := repl.list("credits", e.Credits, checkCredits)
+	if err != nil {
+		return cfg, err
+	}
+	targets, err := e.resolveTargets(repl)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Targets, err = grant(targets, credits)
+	return cfg, err
+}
+
+// target is one provider's name and origin.
+type target struct{ name, origin string }
+
+func (e *EmbeddedNode) resolveTargets(repl resolver) (out []target, err error) {
+	origin, err := repl.value("ollama", e.Ollama, defaultOllama, nil)
+	if err != nil {
+		return nil, err
+	}
+	if origin != "off" {
+		out = append(out, target{ollamaTarget, origin})
+	}
+	targets, err := repl.list("target", e.Targets, checkTarget)
+	for _, t := range targets {
+		name, rest, _ := strings.Cut(t, "=")
+		_, origin, _ := strings.Cut(rest, ":")
+		out = append(out, target{name, origin})
+	}
+	return out, err
+}
+
+// grant gives each target its credits.
+func grant(targets []target, credits []string) (out []nodeclient.Target, err error) {
+	perModel := envNumber("OLLAMA_NUM_PARALLEL", 1)
+	loaded := envNumber("OLLAMA_MAX_LOADED_MODELS", 0)
+	special := map[string]int{}
+	for _, c := range credits {
+		if name, n, ok := strings.Cut(c, "="); ok {
+			special[name], _ = strconv.Atoi(n) // checkCredits has read it
+		} else {
+			perModel, _ = strconv.Atoi(c)
+		}
+	}
+	for _, t := range targets {
+		a, err := ollama.New(t.name, t.origin)
+		if err != nil {
+			return nil, err
+		}
+		n := perModel
+		if s, ok := special[t.name]; ok {
+			n = s
+			delete(special, t.name)
+		}
+		out = append(out, nodeclient.Target{Adapter: a, PerModel: n, PerTarget: n * loaded})
+	}
+	for name := range special {
+		return nil, fmt.Errorf("credits: there is no target '%s'", name)
+	}
+	return out, nil
+}
+
+func envNumber(name string, byDefault int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 && n <= maxCredits {
+		return n
+	}
+	return byDefault
+}
+
+func checkDemo(v string) error { return oneOf(v, "auto", "on", "off") }
+
+func checkOllama(v string) error {
+	if v == "off" {
+		return nil
+	}
+	_, err := ollama.New(ollamaTarget, v)
+	return err
+}
+
+func checkCredits(v string) error {
+	name, n, named := strings.Cut(v, "=")
+	if !named {
+		n = name
+	}
+	if i, err := strconv.Atoi(n); err != nil || i < 1 || i > maxCredits || named && name == "" {
+		return fmt.Errorf("'%s': want N or TARGET=N, N from 1 to %d", v, maxCredits)
+	}
+	return nil
+}
+
+func checkTarget(v string) error {
+	name, rest, ok := strings.Cut(v, "=")
+	adapter, origin, ok2 := strings.Cut(rest, ":")
+	switch {
+	case !ok || !ok2 || !pki.ValidName(name):
+		return fmt.Errorf("'%s': want NAME=ADAPTER:URL", v)
+	case adapter == "openai" || adapter == "goals":
+		return errLater("adapter "+adapter, "want ollama")
+	case adapter != "ollama":
+		return fmt.Errorf("adapter %w", oneOf(adapter, "ollama"))
+	}
+	_, err := ollama.New(name, origin)
+	return err
+}
+
+// embeddedIdentity is the node's leaf, straight from the CA. The key never leaves memory.
+type embeddedIdentity struct {
+	hub *gateway.Hub
+
+	mu  sync.Mutex
+	now *pki.Identity // guarded by mu
+}
+
+// Current implements nodeclient.Identity.
+func (i *embeddedIdentity) Current(context.Context) (*pki.Identity, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.now != nil {
+		return i.now, nil
+	}
+	st := i.hub.Current()
+	if st == nil || st.Authority == nil {
+		return nil, errors.New("the gateway issues no identities now")
+	}
+	id := pki.ID{TrustDomain: st.TrustDomain, Role: pki.RoleNode, Name: gateway.EmbeddedPrefix + st.Gateway}
+	var err error
+	i.now, err = st.Authority.NewIdentity(id)
+	return i.now, err
+}
+
+// Renewed implements nodeclient.Identity.
+func (i *embeddedIdentity) Renewed(next *pki.Identity) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.now = next
+	return nil
+}
+
+// currentLog writes to the logger of the hub's settings of the moment.
+type currentLog struct {
+	hub    *gateway.Hub
+	fields []zapcore.Field
+}
+
+func (l *currentLog) core() zapcore.Core {
+	if st := l.hub.Current(); st != nil {
+		return st.Log.Core()
+	}
+	return zapcore.NewNopCore()
+}
+
+// Enabled implements zapcore.LevelEnabler.
+func (l *currentLog) Enabled(level zapcore.Level) bool { return l.core().Enabled(level) }
+
+// With implements zapcore.Core.
+func (l *currentLog) With(fields []zapcore.Field) zapcore.Core {
+	return &currentLog{hub: l.hub, fields: append(l.fields[:len(l.fields):len(l.fields)], fields...)}
+}
+
+// Check implements zapcore.Core. The core of the moment is asked, because it may
+// filter by the logger's name.
+func (l *currentLog) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	e.LoggerName = "fairway." + e.LoggerName
+	return l.core().With(l.fields).Check(e, ce)
+}
+
+// Write implements zapcore.Core.
+func (l *currentLog) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	return l.core().With(l.fields).Write(e, fields)
+}
+
+// Sync implements zapcore.Core.
+func (l *currentLog) Sync() error { return l.core().Sync() }
+
+// Interface guards
+var (
+	_ nodeclient.Identity = (*embeddedIdentity)(nil)
+	_ zapcore.Core        = (*currentLog)(nil)
+)

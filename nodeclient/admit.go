@@ -1,0 +1,144 @@
+package nodeclient
+
+import (
+	"sync"
+
+	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// maxPlaces is how many runs without a credit (show, load, unload, management) a node takes at once, so that they never wait behind a long
+// answer (DECISIONS.md, 7).
+const maxPlaces = 8
+
+// credits are the inference runs that a target takes at once. Safe for concurrent use.
+type credits struct {
+	perModel, perTarget int
+
+	mu     sync.Mutex
+	used   map[string]int // guarded by mu; by model
+	total  int            // guarded by mu
+	hungry bool           // guarded by mu: a run was refused, and no Status has said since that there is room
+}
+
+func newCredits(perModel, perTarget int) *credits {
+	return &credits{perModel: perModel, perTarget: perTarget, used: make(map[string]int)}
+}
+
+// take takes one credit, if there is one.
+func (c *credits) take(model string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.used[model] >= c.perModel || c.total >= c.perTarget {
+		return false
+	}
+	c.used[model]++
+	c.total++
+	return true
+}
+
+// give returns a credit. It reports whether the gateways wait to hear of it.
+func (c *credits) give(model string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total--
+	if c.used[model]--; c.used[model] == 0 {
+		delete(c.used, model)
+	}
+	hungry := c.hungry
+	c.hungry = false
+	return hungry
+}
+
+// refused notes, once the refusal is on its way, that gateways take the target for full. It reports whether a credit of model has become free
+// meanwhile, so that they must be told now.
+func (c *credits) refused(model string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hungry = true
+	if c.used[model] >= c.perModel || c.total >= c.perTarget {
+		return false
+	}
+	c.hungry = false
+	return true
+}
+
+func (c *credits) inUse() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total
+}
+
+// modelKey is the name under which credits of a model are counted: tiny and tiny:latest are one.
+func modelKey(model string) string {
+	if n, err := ollama.ParseName(model); err == nil {
+		return n.Key()
+	}
+	return model
+}
+
+// admission is a run that was let in.
+type admission struct {
+	target   *target
+	endpoint *ollama.Endpoint
+	release  func()
+}
+
+// admit decides at once whether the node takes a run. after, if not nil, is to be called once the refusal has been written.
+func (c *Client) admit(r *tunnel.NodeRun) (a admission, refusal *tunnel.Refused, after func()) {
+	o := r.Open
+	t := c.targetFor(o)
+	switch {
+	case o.Kind != tunnel.KindTunnel:
+		return a, elsewhere(tunnel.CodeUnsupportedKind, "this node serves no typed runs"), nil
+	case t == nil:
+		return a, elsewhere(tunnel.CodeUnknownTarget, "no such target here"), nil
+	case r.Lease != nil:
+		return a, never(tunnel.CodeBadRun, "this node opens no leases"), nil
+	}
+	a.target = t
+	if a.endpoint = c.allow.permits(o.Method, o.Path); a.endpoint == nil {
+		return a, never(tunnel.CodeNotAllowed, "this node's owner does not allow it"), nil
+	}
+	if !o.Credit {
+		if c.places.Add(1) > maxPlaces {
+			c.places.Add(-1)
+			return a, elsewhere(tunnel.CodeNodeBusy, "too many runs without a credit"), nil
+		}
+		a.release = func() { c.places.Add(-1) }
+		return a, nil, nil
+	}
+	model := modelKey(o.Model)
+	if !t.credits.take(model) {
+		f := elsewhere(tunnel.CodeNodeBusy, "no credit is free")
+		f.NoCredit = true
+		return a, f, func() {
+			if t.credits.refused(model) {
+				t.freed()
+			}
+		}
+	}
+	a.release = func() {
+		if t.credits.give(model) {
+			t.freed()
+		}
+	}
+	return a, nil, nil
+}
+
+func (c *Client) targetFor(o *tunnel.RunOpen) *target {
+	for _, t := range c.targets {
+		if t.name == o.Target && t.kind == o.Adapter && !t.view().withdrawn {
+			return t
+		}
+	}
+	return nil
+}
+
+func elsewhere(code, reason string) *tunnel.Refused {
+	return &tunnel.Refused{Code: code, Retry: tunnel.RetryElsewhere, Reason: reason}
+}
+
+func never(code, reason string) *tunnel.Refused {
+	return &tunnel.Refused{Code: code, Retry: tunnel.RetryNever, Reason: reason}
+}

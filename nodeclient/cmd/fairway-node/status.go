@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fairway-edge/fairway/nodeclient"
+)
+
+// status is the command status.
+func status(env *environment, args []string) error {
+	s, err := read(env, "status", args)
+	if err != nil {
+		return err
+	}
+	st, err := nodeclient.ReadStatus(context.Background(), s.stateDir)
+	if err != nil {
+		return err
+	}
+	if s.json {
+		enc := json.NewEncoder(env.stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(st)
+	} else {
+		err = printStatus(env.stdout, st)
+	}
+	if err == nil && !st.Ready() {
+		err = errQuiet
+	}
+	return err
+}
+
+func printStatus(w io.Writer, s *nodeclient.Status) error {
+	node := s.Node
+	if node == "" {
+		node = "(has not joined yet)"
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) } // Flush reports
+	p("node\t%s\nversion\t%s\nruns\t%d\n\n", node, s.Version, s.Runs)
+	p("GATEWAY\tNAME\tSTATE\tGENERATION\tLANES\tSINCE\tLAST ERROR\n")
+	for _, g := range s.Gateways {
+		p("%s\t%s\t%s\t%d\t%d\t%s\t%s\n", g.Addr, orDash(g.Gateway), g.State, g.Generation, g.Lanes,
+			time.Since(g.Since).Round(time.Second), orDash(g.LastError))
+	}
+	p("\nTARGET\tADAPTER\tREACHABLE\tMODELS\tCREDITS FREE\n")
+	for _, g := range s.Targets {
+		reachable := "no"
+		if g.Reachable {
+			reachable = "yes"
+		}
+		p("%s\t%s\t%s\t%d\t%d of %d\n", g.Name, g.Adapter, reachable, len(g.Models), g.Credits.Free, g.Credits.Granted)
+	}
+	return t.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,129 @@
+package nodeclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/internal/pki"
+)
+
+// StateIdentity keeps a node's identity in its state directory, and joins with a token when there is none yet.
+type StateIdentity struct {
+	dir, token string
+	gateways   []string
+	log        *zap.Logger
+
+	mu sync.Mutex
+	id *pki.Identity // guarded by mu; nil until joined
+}
+
+var (
+	// ErrNoIdentity says that a node has neither an identity nor a token to get one.
+	ErrNoIdentity = errors.New("no identity and no token")
+	// ErrOtherNode says that the token is for another node than the identity.
+	ErrOtherNode = errors.New("the token is for another node")
+)
+
+// NewStateIdentity reads the identity in dir. Without one it needs a token, with which Current then joins at the first of gateways that
+// lets it. A token beside an identity of the same node is ignored; for another node it is ErrOtherNode. A directory or file that cannot be
+// used is a *StateError.
+func NewStateIdentity(dir, token string, gateways []string, log *zap.Logger) (*StateIdentity, error) {
+	s := &StateIdentity{dir: dir, token: token, gateways: gateways, log: log}
+	var t pki.JoinToken
+	var err error
+	if token != "" {
+		if t, err = pki.ReadJoinToken(token); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, &StateError{Dir: dir, Err: err}
+	}
+	s.id, err = pki.LoadIdentity(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && token == "":
+		return nil, ErrNoIdentity
+	case errors.Is(err, fs.ErrNotExist):
+		return s, nil
+	case err != nil:
+		return nil, &StateError{Dir: dir, Err: err}
+	case token == "":
+	case t.Node != s.id.ID.Name || t.Issuer.TrustDomain != s.id.ID.TrustDomain:
+		return nil, fmt.Errorf("%w: it names %s of %s, and %s holds the identity of %s of %s", ErrOtherNode,
+			t.Node, t.Issuer.TrustDomain, dir, s.id.ID.Name, s.id.ID.TrustDomain)
+	default:
+		log.Info("this node has joined before; the token is not used", zap.String("node", s.id.ID.Name))
+	}
+	return s, nil
+}
+
+// Current returns the identity, and joins first if there is none.
+func (s *StateIdentity) Current(ctx context.Context) (*pki.Identity, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id != nil {
+		return s.id, nil
+	}
+	var errs []error
+	for _, gateway := range s.gateways {
+		id, err := Enroll(ctx, gateway, s.token, s.log)
+		if err == nil {
+			s.log.Info("joined", zap.String("node", id.ID.Name), zap.String("trust_domain", id.ID.TrustDomain), zap.String("address", gateway))
+			return id, s.keep(id)
+		}
+		if isFinal(err) {
+			return nil, &FinalError{Err: fmt.Errorf("joining: %w", err)}
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("joining: %w", errors.Join(errs...))
+}
+
+// Renewed writes id to the state directory.
+func (s *StateIdentity) Renewed(id *pki.Identity) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keep(id)
+}
+
+// keep makes id current even if it cannot be written: a token that is spent must not be lost with a full disk. s.mu is held.
+func (s *StateIdentity) keep(id *pki.Identity) error {
+	s.id = id
+	if err := pki.SaveIdentity(s.dir, id); err != nil {
+		return &StateError{Dir: s.dir, Err: err}
+	}
+	return nil
+}
+
+// Join gets an identity into dir and returns its node's name, for `fairway-node enroll`. It locks dir, and fails where one is already.
+func Join(ctx context.Context, dir, token string, gateways []string, log *zap.Logger) (node string, err error) {
+	st, err := openState(dir)
+	if err != nil {
+		return "", err
+	}
+	defer st.close()
+	s, err := NewStateIdentity(dir, token, gateways, log)
+	if err != nil {
+		return "", err
+	}
+	if s.id != nil {
+		return s.id.ID.Name, ErrJoined
+	}
+	id, err := s.Current(ctx)
+	if err != nil {
+		return "", err
+	}
+	return id.ID.Name, nil
+}
+
+// ErrJoined says that the state directory already holds this node's identity.
+var ErrJoined = errors.New("this node has joined before")

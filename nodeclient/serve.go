@@ -1,0 +1,192 @@
+package nodeclient
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/nodeclient/adapter"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// ServeRun implements tunnel.Handler: admit, connect, accept, ask, answer.
+func (c *Client) ServeRun(ctx context.Context, r *tunnel.NodeRun) {
+	a, refusal, after := c.admit(r)
+	if refusal != nil {
+		_ = r.Refuse(refusal)
+		if after != nil {
+			after()
+		}
+		return
+	}
+	defer a.release()
+	c.runs.Add(1)
+	a.target.runs.Add(1)
+	defer func() {
+		c.runs.Add(-1)
+		a.target.runs.Add(-1)
+		if a.endpoint.Class != ollama.Inventory {
+			poke(a.target.soon) // what is loaded has changed
+		}
+	}()
+	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, start: time.Now()}
+	x.serve(ctx)
+}
+
+// run is one run that was admitted.
+type run struct {
+	*tunnel.NodeRun
+	target   *target
+	endpoint *ollama.Endpoint
+	start    time.Time
+	body     requestBody
+
+	connected, firstByte atomic.Uint64 // µs after start
+}
+
+var errDeadline = errors.New("the run's deadline has passed")
+
+func (x *run) serve(ctx context.Context) {
+	// Ends the provider's connection, and with it whatever the adapter still reads of the request.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if ms := x.Open.DeadlineMs; ms > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, time.Duration(min(ms, maxDeadlineMs))*time.Millisecond, errDeadline)
+		defer stop()
+		defer x.watchDeadline(ctx)()
+	}
+	conn, err := x.target.adapter.Connect(ctx)
+	x.connected.Store(micros(x.start))
+	if err != nil {
+		x.unreachable(ctx, err)
+		return
+	}
+	defer conn.Close()
+	if err := x.Accept(); err != nil {
+		x.fail(ctx, err)
+		return
+	}
+	resp, err := conn.Do(ctx, x.request())
+	if err != nil {
+		x.noAnswer(ctx, err)
+		return
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	x.firstByte.Store(micros(x.start))
+	x.answer(ctx, resp)
+}
+
+// watchDeadline sends the terminal when the deadline passes, even while a read of the request's body hangs: it ends that read. The function
+// returned waits until nothing of this runs any more.
+func (x *run) watchDeadline(ctx context.Context) func() {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		if errors.Is(context.Cause(ctx), errDeadline) {
+			x.fail(ctx, nil)
+		}
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+	}
+}
+
+// maxDeadlineMs keeps a deadline within what time.Duration holds.
+const maxDeadlineMs = uint64(24 * time.Hour / time.Millisecond)
+
+func micros(since time.Time) uint64 { return uint64(max(time.Since(since).Microseconds(), 0)) } //nolint:gosec // not negative
+
+// request is the run's request as the adapter takes it.
+func (x *run) request() *adapter.Request {
+	o := x.Open
+	req := &adapter.Request{Method: o.Method, Path: o.Path, Headers: make([]adapter.Header, 0, len(o.Headers))}
+	for _, h := range o.Headers {
+		req.Headers = append(req.Headers, adapter.Header{Name: h.Name, Value: h.Value})
+	}
+	x.body.src = x.NodeRun
+	switch o.Body {
+	case tunnel.BodyLength:
+		req.Body, req.Length = &x.body, int64(min(o.BodyLength, 1<<62)) //nolint:gosec // bounded
+	case tunnel.BodyStream:
+		req.Body, req.Length = &x.body, -1
+	}
+	return req
+}
+
+// requestBody remembers how the gateway's body failed, to tell that from the provider's failures.
+type requestBody struct {
+	src io.Reader
+	mu  sync.Mutex
+	err error // guarded by mu
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.src.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+	}
+	return n, err
+}
+
+func (b *requestBody) failed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// unreachable ends a run whose provider could not be connected: nothing ran.
+func (x *run) unreachable(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		x.fail(ctx, err)
+		return
+	}
+	x.target.down(err)
+	_ = x.Refuse(elsewhere(tunnel.CodeProviderUnreached, err.Error()))
+}
+
+// noAnswer ends a run of which no head came.
+func (x *run) noAnswer(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil:
+		x.fail(ctx, err)
+	case x.body.failed() != nil:
+		x.end(tunnel.Failed, tunnel.CodeClientBody, x.body.failed())
+	case errors.Is(err, adapter.ErrNotSent):
+		_ = x.Refuse(elsewhere(tunnel.CodeProviderUnreached, err.Error()))
+	case errors.Is(err, adapter.ErrBadResponse):
+		x.end(tunnel.Failed, tunnel.CodeBadProvider, err)
+	default:
+		x.end(tunnel.Failed, tunnel.CodeProviderUnreached, err)
+	}
+}
+
+// fail ends a run that was canceled, by whatever ended its context, or that the gateway no longer takes.
+func (x *run) fail(ctx context.Context, err error) {
+	if errors.Is(context.Cause(ctx), errDeadline) {
+		x.end(tunnel.Failed, tunnel.CodeDeadlineExceeded, errDeadline)
+		return
+	}
+	x.end(tunnel.Canceled, tunnel.CodeCanceled, err)
+}
+
+// end writes the run's terminal. Only the first one counts.
+func (x *run) end(outcome tunnel.Outcome, code string, err error) {
+	t := &tunnel.Terminal{Outcome: outcome, Code: code, Timings: x.timed()}
+	if err != nil {
+		t.Reason = err.Error()
+	}
+	_ = x.Finish(t)
+}
+
+func (x *run) timed() *tunnel.Timings {
+	return &tunnel.Timings{ConnectUs: x.connected.Load(), FirstByteUs: x.firstByte.Load(), TotalUs: micros(x.start)}
+}

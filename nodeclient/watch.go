@@ -1,0 +1,261 @@
+package nodeclient
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/nodeclient/adapter"
+)
+
+// Times of the inventory watch. A probe costs Ollama 1 to 2 ms a request (facts/ollama-api.md, section 5).
+const (
+	probeEvery   = 2 * time.Second        // when nothing happens
+	probeDown    = time.Second            // while the provider does not answer
+	probeSoon    = 250 * time.Millisecond // after a run has ended: what is loaded has changed
+	probeGap     = 50 * time.Millisecond  // the least time between two
+	soonFor      = 1500 * time.Millisecond
+	probeTimeout = 5 * time.Second
+	// probeFailures in a row, with no run in progress, make a provider unreachable. A busy one may answer nothing but its runs for long.
+	probeFailures = 3
+)
+
+// snapshot is what is known of a target. It is never changed once published.
+type snapshot struct {
+	adapter.Inventory
+	reachable bool
+	withdrawn bool   // not offered (now): the demo, when a real provider has answered
+	freed     uint64 // grows when gateways must hear that there is a free credit
+}
+
+// target is one provider with what is known of it.
+type target struct {
+	client  *Client
+	name    string
+	kind    string
+	adapter adapter.Adapter
+	credits *credits
+	standIn bool // offered only while no other target has answered since start
+
+	now      atomic.Pointer[snapshot]
+	runs     atomic.Int32
+	answered atomic.Bool // a probe has succeeded since start
+	again    atomic.Bool // repeat the word of a freed credit once
+	soon     chan struct{}
+	at       chan struct{}
+
+	mu sync.Mutex // guards replacing now
+
+	probing  sync.Mutex // held during a probe
+	failures int        // guarded by probing; in a row, without a run in progress
+	probed   time.Time  // guarded by probing
+	skipped  string     // guarded by probing; what was last said of unusable entries
+}
+
+func (c *Client) addTarget(t Target, standIn bool) error {
+	name := t.Adapter.Target()
+	perModel := max(t.PerModel, 1)
+	perTarget := t.PerTarget
+	if perTarget == 0 {
+		perTarget = perModel * defaultLoaded
+	}
+	if name == "" || slices.ContainsFunc(c.targets, func(o *target) bool { return o.name == name }) {
+		return fmt.Errorf("target %q is given twice, or has no name", name)
+	}
+	n := &target{
+		client: c, name: name, kind: t.Adapter.Kind(), adapter: t.Adapter, credits: newCredits(perModel, max(perTarget, perModel)),
+		standIn: standIn, soon: make(chan struct{}, 1), at: make(chan struct{}, 1),
+	}
+	n.now.Store(&snapshot{})
+	c.targets = append(c.targets, n)
+	return nil
+}
+
+// view returns what is known now.
+func (t *target) view() *snapshot { return t.now.Load() }
+
+// update publishes a changed copy of the snapshot and tells the gateways. change reports whether it changed anything.
+func (t *target) update(change func(*snapshot) bool) {
+	t.mu.Lock()
+	next := *t.now.Load()
+	changed := change(&next)
+	if changed {
+		t.now.Store(&next)
+	}
+	t.mu.Unlock()
+	if changed {
+		t.client.notify()
+	}
+}
+
+// freed says that a credit is free after a run was refused for want of one.
+func (t *target) freed() {
+	// The word may overtake the refusal, which travels on another stream; so it is said once more with the next probe.
+	t.again.Store(true)
+	t.update(func(s *snapshot) bool { s.freed++; return true })
+}
+
+// watch keeps the snapshot fresh until ctx ends.
+func (t *target) watch(ctx context.Context) {
+	eager := time.Time{}
+	for {
+		timer := time.NewTimer(t.pause(eager))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-t.soon:
+			eager = time.Now().Add(soonFor)
+			timer.Stop()
+			if !sleep(ctx, probeSoon) {
+				return
+			}
+		case <-t.at:
+			timer.Stop()
+		case <-timer.C:
+		}
+		t.probe(ctx, probeGap)
+		if t.again.Swap(false) {
+			t.update(func(s *snapshot) bool { s.freed++; return true })
+		}
+	}
+}
+
+func (t *target) pause(eager time.Time) time.Duration {
+	switch {
+	case time.Now().Before(eager):
+		return probeSoon
+	case !t.view().reachable:
+		return probeDown
+	}
+	return probeEvery
+}
+
+// poke asks for a probe: at once, or after a moment.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// probe asks the provider what it holds, unless that was done within fresh.
+func (t *target) probe(ctx context.Context, fresh time.Duration) {
+	t.probing.Lock()
+	defer t.probing.Unlock()
+	if fresh > 0 && time.Since(t.probed) < fresh {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	inv, err := t.adapter.Probe(ctx)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	t.probed = time.Now()
+	if err != nil {
+		t.probeFailed(err)
+		return
+	}
+	t.failures = 0
+	t.noteSkipped(inv.Skipped)
+	t.arrived(inv)
+}
+
+func (t *target) arrived(inv adapter.Inventory) {
+	withdrawn := t.standIn && t.client.anyAnswered()
+	was := t.view().reachable
+	t.update(func(s *snapshot) bool {
+		if s.reachable && s.withdrawn == withdrawn && sameInventory(&s.Inventory, &inv) {
+			return false
+		}
+		s.Inventory, s.reachable, s.withdrawn = inv, true, withdrawn
+		return true
+	})
+	if !was && !withdrawn {
+		t.client.log.Info("target is reachable", zap.String("target", t.name), zap.String("version", inv.Version), zap.Int("models", len(inv.Models)))
+	}
+	if !t.answered.Swap(true) && !t.standIn {
+		t.client.withdrawStandIns()
+	}
+}
+
+// probeFailed decides whether a failed probe means that the provider is gone.
+func (t *target) probeFailed(err error) {
+	busy := t.runs.Load() > 0
+	if !refusedConnect(err) {
+		if busy {
+			return
+		}
+		t.failures++
+		if t.failures < probeFailures {
+			return
+		}
+	}
+	t.down(err)
+}
+
+// refusedConnect tells a provider that is not there from one that is slow.
+func refusedConnect(err error) bool {
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	return errors.Is(err, adapter.ErrNotSent) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// down marks the provider as unreachable.
+func (t *target) down(err error) {
+	t.update(func(s *snapshot) bool {
+		if !s.reachable {
+			return false
+		}
+		s.reachable = false
+		t.client.log.Warn("target is unreachable", zap.String("target", t.name), zap.String("origin", t.adapter.Origin()), zap.Error(err))
+		return true
+	})
+}
+
+// noteSkipped logs unusable entries of an inventory, once.
+func (t *target) noteSkipped(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != t.skipped && text != "" {
+		t.client.log.Warn("some models cannot be offered", zap.String("target", t.name), zap.Error(err))
+	}
+	t.skipped = text
+}
+
+// anyAnswered tells whether a provider other than a stand-in has answered since start.
+func (c *Client) anyAnswered() bool {
+	return slices.ContainsFunc(c.targets, func(t *target) bool { return !t.standIn && t.answered.Load() })
+}
+
+func (c *Client) withdrawStandIns() {
+	for _, t := range c.targets {
+		if t.standIn {
+			t.update(func(s *snapshot) bool { old := s.withdrawn; s.withdrawn = true; return !old })
+		}
+	}
+}
+
+func sameInventory(a, b *adapter.Inventory) bool {
+	return a.Version == b.Version &&
+		slices.EqualFunc(a.Models, b.Models, func(x, y adapter.Model) bool { return x.Name == y.Name && bytes.Equal(x.JSON, y.JSON) }) &&
+		sameLoaded(a.Loaded, b.Loaded)
+}
+
+func sameLoaded(a, b []adapter.Loaded) bool {
+	return slices.EqualFunc(a, b, func(x, y adapter.Loaded) bool { return x.Name == y.Name && bytes.Equal(x.JSON, y.JSON) })
+}

@@ -1,0 +1,37 @@
+package conformance
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-edge/fairway/tests/rig"
+)
+
+// Check 91: the stock command gives through the gateway what it gives directly.
+func TestCLI(t *testing.T) {
+	p := newPair(t)
+	host := func(base string) string { return strings.TrimPrefix(base, "http://") }
+	ago := regexp.MustCompile(`\d+ (second|minute|hour|day|week|month)s? ago|\d+ (seconds?|minutes?) from now|Less than a second ago|About a minute`)
+	same := func(args ...string) {
+		t.Helper()
+		d, derr := rig.CLI(t, host(p.ollama.URL), args...)
+		g, gerr := rig.CLI(t, host(p.g.URL()), args...)
+		if d, g = ago.ReplaceAllString(d, "*"), ago.ReplaceAllString(g, "*"); d != g || (derr == nil) != (gerr == nil) {
+			t.Errorf("ollama %v\ndirect (%v):\n%s\ngateway (%v):\n%s", args, derr, d, gerr, g)
+		}
+	}
+	same("--version")
+	same("list")
+	same("run", "tiny", "hi")
+	same("show", "tiny")
+	same("run", "nope", "hi")
+	rig.Eventually(t, 5*time.Second, "ps agrees", func() bool {
+		d, _ := rig.CLI(t, host(p.ollama.URL), "ps")
+		g, _ := rig.CLI(t, host(p.g.URL()), "ps")
+		return ago.ReplaceAllString(d, "*") == ago.ReplaceAllString(g, "*")
+	})
+	same("stop", "tiny")
+	same("pull", "x")
+}
