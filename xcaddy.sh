@@ -25,10 +25,16 @@ sources() {
 	} | cksum
 }
 
-# stand_in DIR: a file proxy that knows the module by one made-up version. xcaddy asks for versions even of a module that it replaces by a
+# module_version: the commit as Go spells it, for `caddy fairway status` to show; a made-up one where git does not know
+module_version() {
+	TZ=UTC git show -s --date=format-local:%Y%m%d%H%M%S --abbrev=12 --format=v0.0.0-%cd-%h HEAD 2>/dev/null || echo v0.0.0-19700101000000-000000000000
+}
+
+# stand_in DIR: a file proxy that knows the module by that one version. xcaddy asks for versions even of a module that it replaces by a
 # folder, and this one may not be published: another proxy's refusal would end the build. Its content comes from the folder all the same.
 stand_in() {
-	local at=$1/$module/@v version=v0.0.0-19700101000000-000000000000
+	local at=$1/$module/@v version
+	version=$(module_version)
 	mkdir -p "$at"
 	: >"$at/list"
 	echo "{\"Version\":\"$version\",\"Time\":\"1970-01-01T00:00:00Z\"}" | tee "$at/$version.info" >"$1/$module/@latest"

@@ -97,8 +97,8 @@ func texts(v *[]string, check func(string) error) option {
 			if err := checked(d, word, a, check); err != nil {
 				return err
 			}
+			*v = append(*v, a)
 		}
-		*v = append(*v, args...)
 		return nil
 	}}
 }

@@ -41,14 +41,20 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return d.Errf("fairway takes a block, not '%s'", d.Val())
 	}
 	return options{
-		"listen":        text(&a.Listen, checkListen),
-		"name":          text(&a.Name, checkName),
-		"trust_domain":  text(&a.TrustDomain, checkTrustDomain),
-		"identity":      {parse: func(d *caddyfile.Dispenser) error { a.Identity = new(Identity); return a.Identity.UnmarshalCaddyfile(d) }},
-		"store":         {parse: func(d *caddyfile.Dispenser) error { a.Store = new(Store); return a.Store.UnmarshalCaddyfile(d) }},
-		"grace":         {parse: func(d *caddyfile.Dispenser) error { return parseGrace(d, &a.Grace) }},
-		"key":           {repeat: true, parse: a.parseKey},
-		"embedded_node": {parse: func(d *caddyfile.Dispenser) error { a.EmbeddedNode = new(EmbeddedNode); return a.EmbeddedNode.UnmarshalCaddyfile(d) }},
+		"listen":       text(&a.Listen, checkListen),
+		"name":         text(&a.Name, checkName),
+		"trust_domain": text(&a.TrustDomain, checkTrustDomain),
+		"identity": {parse: func(d *caddyfile.Dispenser) error {
+			a.Identity = new(Identity)
+			return a.Identity.UnmarshalCaddyfile(d)
+		}},
+		"store": {parse: func(d *caddyfile.Dispenser) error { a.Store = new(Store); return a.Store.UnmarshalCaddyfile(d) }},
+		"grace": {parse: func(d *caddyfile.Dispenser) error { return parseGrace(d, &a.Grace) }},
+		"key":   {repeat: true, parse: a.parseKey},
+		"embedded_node": {parse: func(d *caddyfile.Dispenser) error {
+			a.EmbeddedNode = new(EmbeddedNode)
+			return a.EmbeddedNode.UnmarshalCaddyfile(d)
+		}},
 	}.parse(d, "fairway", 0, "advertise", "audit", "edge", "jwt", "limits", "policy", "profile", "route", "slot")
 }
 
@@ -107,7 +113,9 @@ func (i *Identity) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 // UnmarshalCaddyfile reads `store memory`.
-func (s *Store) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return text(&s.Type, checkStore).parse(d) }
+func (s *Store) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	return text(&s.Type, checkStore).parse(d)
+}
 
 // UnmarshalCaddyfile reads the block of embedded_node.
 func (e *EmbeddedNode) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {

@@ -45,19 +45,13 @@ func commands(root *cobra.Command) {
 	flags.StringP("adapter", "a", "", "Name of config adapter to apply")
 	flags.BoolP("json", "", false, "Print JSON")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return exit(cmd, exitUsage, err) })
-	root.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return exit(cmd, exitUsage, fmt.Errorf("unknown command '%s': see caddy fairway --help", args[0]))
-		}
-		return cmd.Help()
-	}
-	root.Args = cobra.ArbitraryArgs
+	group(root)
 	token := command("token --node NAME", "Make a join token for a node", 0, runToken)
 	token.Flags().String("node", "", "The node's name (required)")
 	token.Flags().String("ttl", defaultTTL.String(), "How long the token is good, at most 30d")
 	token.Flags().Int("uses", defaultUses, "How often it may be used, at most 1000")
 	token.Flags().Bool("offline", false, "Sign with the key in the storage of --config, without a running Caddy")
-	key := &cobra.Command{Use: "key", Short: "API keys"}
+	key := group(&cobra.Command{Use: "key", Short: "API keys"})
 	key.AddCommand(command("new NAME", "Make an API key, and the configuration line that admits it", 1, runKeyNew))
 	root.AddCommand(token, key,
 		command("nodes", "List the nodes", 0, list(http.MethodGet, "/fairway/nodes", nodeTable)),
@@ -66,6 +60,18 @@ func commands(root *cobra.Command) {
 		command("drain NODE", "Take a node out, also when it dials again", 1, list(http.MethodPost, "/fairway/drain/", drainTable)),
 		command("undrain NODE", "Take a drained node back", 1, list(http.MethodDelete, "/fairway/drain/", drainTable)),
 	)
+}
+
+// group makes cmd one that has sub-commands and does nothing itself.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return exit(cmd, exitUsage, fmt.Errorf("unknown command '%s': see %s --help", args[0], cmd.CommandPath()))
+		}
+		return errors.Join(cmd.Help(), exit(cmd, exitUsage, nil))
+	}
+	return cmd
 }
 
 // action is what a command does; it returns its exit status.

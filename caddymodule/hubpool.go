@@ -51,10 +51,12 @@ func takeHub(ctx caddy.Context, v values) (*sharedHub, error) {
 func newHub(key string, v values, where string) *sharedHub {
 	h := &sharedHub{key: key, listen: v.listen.JoinHostPort(0), gateway: v.name, store: storeOf(v.name, where)}
 	h.Hub = gateway.NewHub(gateway.HubConfig{
-		Store:    h.store,
-		Gateway:  v.name,
-		Listen:   func(ctx context.Context) (net.PacketConn, error) { return listenUDP(ctx, v.listen) },
-		Keys:     func(ctx context.Context) (reset, token [32]byte, err error) { return hubKeys(ctx, h.store.storage.current()) },
+		Store:   h.store,
+		Gateway: v.name,
+		Listen:  func(ctx context.Context) (net.PacketConn, error) { return listenUDP(ctx, v.listen) },
+		Keys: func(ctx context.Context) (reset, token [32]byte, err error) {
+			return hubKeys(ctx, h.store.storage.current())
+		},
 		OnRunEnd: countRun,
 		Hold:     func() func() { return hold(h) },
 		Exiting:  caddy.Exiting,

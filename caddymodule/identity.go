@@ -196,4 +196,3 @@ func (f *identityFile) stat() string {
 	}
 	return stamp
 }
-

@@ -153,7 +153,7 @@ func checkGrace(d time.Duration) error {
 
 func checkStore(v string) error {
 	if v == "redis" {
-		return errLater("store redis", "store takes memory")
+		return errLater("redis", "want memory")
 	}
 	return oneOf(v, "memory")
 }

@@ -54,7 +54,7 @@ type CreditsStatus struct {
 }
 
 // Ready tells whether at least one session is ready.
-func (s *Status) Ready() bool {
+func (s Status) Ready() bool {
 	for _, g := range s.Gateways {
 		if g.State == stateReady {
 			return true

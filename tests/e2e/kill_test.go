@@ -120,7 +120,7 @@ func TestFrozenNodeGetsNoNewRun(t *testing.T) {
 		return r.StatusCode == 200
 	})
 	t.Logf("back %v after the thaw", time.Since(thawed))
-	if e := fake.Stats().ExecModel["t-echo"]; e != 1 {
+	if e := fake.Execs("t-echo"); e != 1 {
 		t.Errorf("ran %d times; the request that left before must not run", e)
 	}
 }

@@ -123,7 +123,7 @@ func start(t testing.TB, name string, env []string, path string, args ...string)
 		p.Signal(syscall.SIGKILL)
 		<-p.done
 		if log := p.out.String(); t.Failed() {
-			t.Logf("---- %s ----\n%s", name, tail(log, 12<<10))
+			t.Logf("---- %s ----\n%s", name, tail(log, 6<<10))
 		} else if strings.Contains(log, "WARNING: DATA RACE") || strings.Contains(log, "\npanic: ") {
 			t.Errorf("%s raced or panicked:\n%s", name, tail(log, 12<<10))
 		}

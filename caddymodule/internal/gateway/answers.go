@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,14 +27,11 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 	}
 }
 
-func (x *exchange) text(status int, body string) {
-	if status == http.StatusNoContent {
-		x.acc.endSelf(status)
-		x.started = true
-		x.w.WriteHeader(status)
-		return
-	}
-	x.respond(status, "text/plain; charset=utf-8", []byte(body))
+// empty answers 204.
+func (x *exchange) empty() {
+	x.acc.endSelf(http.StatusNoContent)
+	x.started = true
+	x.w.WriteHeader(http.StatusNoContent)
 }
 
 func (x *exchange) json(body []byte) { x.respond(http.StatusOK, ollama.ContentTypeJSON, body) }
@@ -42,7 +40,7 @@ func (x *exchange) json(body []byte) { x.respond(http.StatusOK, ollama.ContentTy
 func (x *exchange) self() error {
 	switch x.match.Endpoint.Path {
 	case "/":
-		x.text(http.StatusOK, ollama.RunningText)
+		x.respond(http.StatusOK, ollama.ContentTypeRoot, []byte(ollama.RunningText))
 	case "/api/version":
 		v := x.h.hub.fleet.Version()
 		if v == "" {
@@ -50,13 +48,9 @@ func (x *exchange) self() error {
 		}
 		x.json(marshal(map[string]string{"version": v}))
 	case "/api/status":
-		x.json([]byte(`{"cloud":{"disabled":true,"source":"config"}}`))
+		x.json([]byte(ollama.StatusBody))
 	case "/api/experimental/model-recommendations":
-		x.json([]byte(`{"recommendations":[]}`))
-	case "/api/me":
-		// The account is the node owner's; callers have none.
-		x.acc.Outcome = "completed"
-		x.respond(http.StatusUnauthorized, ollama.ContentTypeJSON, []byte(`{"error":"unauthorized"}`))
+		x.json([]byte(ollama.RecommendationsBody))
 	default:
 		return fail(codeForbidden, "%s is not served by this gateway", x.match.Path)
 	}
@@ -72,7 +66,7 @@ func (x *exchange) inventory() error {
 	case "/api/ps":
 		x.json(inv.PS)
 	case "/v1/models":
-		x.respond(http.StatusOK, "application/json", inv.V1Models)
+		x.respond(http.StatusOK, "application/json", append(slices.Clip(inv.V1Models), '\n'))
 	default:
 		return x.oneModel()
 	}
@@ -87,13 +81,13 @@ func (x *exchange) oneModel() error {
 	}
 	name, err := ollama.ParseName(asked)
 	if err != nil {
-		return &failure{code: codeNoSuchModel, message: x.match.Endpoint.ModelNotFound(asked)}
+		return noSuchModel(x.match.Endpoint, asked)
 	}
 	m, ok := x.h.hub.fleet.Model(name.Key())
 	if !ok {
-		return &failure{code: codeNoSuchModel, message: x.match.Endpoint.ModelNotFound(asked)}
+		return noSuchModel(x.match.Endpoint, asked)
 	}
-	x.respond(http.StatusOK, "application/json", ollama.V1Model(m, asked))
+	x.respond(http.StatusOK, "application/json", append(ollama.V1Model(m, asked), '\n'))
 	return nil
 }
 

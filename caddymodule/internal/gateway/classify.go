@@ -58,7 +58,7 @@ func splitPrefixes(path string) (rest, token, node string, err error) {
 func (x *exchange) unknown() error {
 	if x.match.Status == http.StatusMethodNotAllowed {
 		x.w.Header().Set("Allow", x.match.Allow)
-		x.text(http.StatusMethodNotAllowed, ollama.MethodNotAllowedText)
+		x.respond(http.StatusMethodNotAllowed, ollama.ContentTypeText, []byte(ollama.MethodNotAllowedText))
 		return nil
 	}
 	ctype, body := ollama.UnknownPath(x.match, x.r.URL.Path)

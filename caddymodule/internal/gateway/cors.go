@@ -70,7 +70,7 @@ func (x *exchange) checkOrigin() (done bool, err error) {
 	if origin == "" {
 		if preflight && x.match.Endpoint == nil && x.match.Status == http.StatusMethodNotAllowed {
 			head.Set("Allow", x.match.Allow)
-			x.text(http.StatusNoContent, "")
+			x.empty()
 			return true, nil
 		}
 		return false, nil
@@ -99,7 +99,7 @@ func (x *exchange) checkOrigin() (done bool, err error) {
 		head.Set("Access-Control-Allow-Headers", names)
 	}
 	head.Set("Access-Control-Max-Age", "43200") // as Ollama
-	x.text(http.StatusNoContent, "")
+	x.empty()
 	return true, nil
 }
 

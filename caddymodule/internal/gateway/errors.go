@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +70,8 @@ var codes = map[string]struct {
 type failure struct {
 	code    string
 	message string
-	status  int // 0: by the table
+	status  int  // 0: by the table
+	ollamas bool // Ollama would say the same: the body is its, to the byte
 }
 
 func (f *failure) Error() string { return f.code + ": " + f.message }
@@ -90,9 +92,9 @@ func asFailure(err error, e *ollama.Endpoint, model string) *failure {
 		if code == "" {
 			code = codeBadRequest
 		}
-		return &failure{code: code, message: oe.Message, status: oe.Status}
+		return &failure{code: code, message: oe.Message, status: oe.Status, ollamas: code == codeBadRequest}
 	case errors.Is(err, fleet.ErrNoModel):
-		return &failure{code: codeNoSuchModel, message: e.ModelNotFound(model)}
+		return noSuchModel(e, model)
 	case errors.Is(err, fleet.ErrNoNode):
 		return fail(codeNoNode, "no node that can serve this is connected")
 	case errors.Is(err, fleet.ErrQueueFull):
@@ -107,6 +109,11 @@ func asFailure(err error, e *ollama.Endpoint, model string) *failure {
 		return fail(tunnel.CodeCanceled, "the client went away")
 	}
 	return &failure{code: "internal", message: "internal error", status: http.StatusInternalServerError}
+}
+
+// noSuchModel says that nobody has the model, in Ollama's words.
+func noSuchModel(e *ollama.Endpoint, model string) *failure {
+	return &failure{code: codeNoSuchModel, message: e.ModelNotFound(model), ollamas: true}
 }
 
 // fail answers with an error in the shape of the path's family, or, when the head is out, cuts the answer.
@@ -130,5 +137,17 @@ func (x *exchange) fail(err error) {
 	if entry.retry > 0 {
 		head.Set("Retry-After", strconv.Itoa(entry.retry))
 	}
-	x.respond(status, ollama.ContentTypeJSON, x.match.Family.ErrorBody(status, f.code, f.message))
+	code, ctype := f.code, ollama.ContentTypeJSON
+	if f.ollamas {
+		code = ""
+	}
+	body := x.match.Family.ErrorBody(status, code, f.message)
+	if x.match.Family == ollama.Anthropic {
+		body = append(bytes.TrimSuffix(body, []byte("}")), `,"request_id":"req_`+x.acc.Run+`"}`...)
+	}
+	if f.ollamas && x.match.Family != ollama.Native && (f.code == codeNoSuchModel || f.message == ollama.ModelRequiredText && x.match.Family == ollama.OpenAI) {
+		// Ollama's compatibility layer rewrites an answer of its own API here; elsewhere the endpoint itself speaks.
+		ctype, body = "application/json", append(body, '\n')
+	}
+	x.respond(status, ctype, body)
 }

@@ -1,0 +1,310 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+)
+
+// server is a Caddy in this process. There can be one at a time, so tests that use
+// it are not parallel.
+type server struct {
+	t                  *testing.T
+	admin, http, nodes string // addresses
+	storage, log       string // paths
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	dir := t.TempDir()
+	s := &server{
+		t: t, admin: freeTCP(t), http: freeTCP(t), nodes: freeUDP(t),
+		storage: filepath.Join(dir, "storage"), log: filepath.Join(dir, "access.log"),
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	return s
+}
+
+func freeTCP(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func freeUDP(t *testing.T) string {
+	t.Helper()
+	l, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.LocalAddr().String()
+}
+
+// config is a Caddyfile with lines in the app's block and in the handler's.
+func (s *server) config(app, handler string) string {
+	_, port, _ := net.SplitHostPort(s.http)
+	return fmt.Sprintf("{\nadmin %s\nstorage file_system %s\nskip_install_trust\nfairway {\nlisten %s\n%s\n}\n}\n"+
+		"http://:%s {\nbind 127.0.0.1\nlog {\noutput file %s\n}\nfairway {\n%s\n}\n}\n", s.admin, s.storage, s.nodes, app, port, s.log, handler)
+}
+
+func (s *server) load(in string) error {
+	s.t.Helper()
+	out, err := adapt(s.t, string(caddyfile.Format([]byte(in))))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return caddy.Load(out, true)
+}
+
+func (s *server) mustLoad(in string) {
+	s.t.Helper()
+	if err := s.load(in); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// do makes a request and returns status and body.
+func (s *server) do(method, url string, body string, header ...string) (int, string) {
+	s.t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(raw)
+}
+
+// node waits until the embedded node is ready and returns its row.
+func (s *server) node() fleet.NodeView {
+	s.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		_, body := s.do("GET", "http://"+s.admin+"/fairway/nodes", "")
+		var nodes []fleet.NodeView
+		if err := json.Unmarshal([]byte(body), &nodes); err != nil {
+			s.t.Fatalf("%v in %s", err, body)
+		}
+		if len(nodes) == 1 && nodes[0].State == "ready" && len(nodes[0].Targets) > 0 && len(nodes[0].Targets[0].Models) > 0 {
+			return nodes[0]
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("no node is ready: %s", body)
+		}
+	}
+}
+
+const demoNode = "name gw1\nembedded_node {\nollama off\ndemo on\n}\n"
+
+func TestServesThroughTheEmbeddedNode(t *testing.T) {
+	s := newServer(t)
+	s.mustLoad(s.config(demoNode, "expose_node"))
+	before := s.node()
+	if before.Name != "embedded-gw1" {
+		t.Errorf("the node is %s", before.Name)
+	}
+	chat := `{"model":"demo","messages":[{"role":"user","content":"hi"}],"stream":false}`
+	if code, body := s.do("POST", "http://"+s.http+"/api/chat", chat); code != 200 || !strings.Contains(body, `"done":true`) {
+		t.Errorf("chat: %d %s", code, body)
+	}
+	s.mustLoad(s.config(demoNode, ""))
+	if after := s.node(); after.Sessions[0] != before.Sessions[0] {
+		t.Errorf("a reload changed the session: %+v, %+v", before.Sessions[0], after.Sessions[0])
+	}
+	if _, metrics := s.do("GET", "http://"+s.admin+"/metrics", ""); !strings.Contains(metrics, `fairway_nodes{state="ready"} 1`) || !strings.Contains(metrics, "fairway_runs_total{") {
+		t.Error("metrics are missing after a reload")
+	}
+}
+
+func TestAdminRoutes(t *testing.T) {
+	s := newServer(t)
+	s.mustLoad(s.config(demoNode, ""))
+	s.node()
+	api := "http://" + s.admin + "/fairway"
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		want               string
+	}{
+		{"GET", "/status", "", 200, `"gateway":"gw1","trust_domain":"fairway.internal"`},
+		{"GET", "/runs", "", 200, `[]`},
+		{"POST", "/nodes", "", 405, `want GET`},
+		{"POST", "/tokens", `{"node":"jetson","ttl":"1d","uses":3}`, 200, `"node":"jetson"`},
+		{"POST", "/tokens", `{"node":"Jetson"}`, 400, `not a name`},
+		{"POST", "/tokens", `{"node":"embedded-x"}`, 400, `embedded-`},
+		{"POST", "/tokens", `{"node":"jetson","ttl":"soon"}`, 400, `want a duration`},
+		{"POST", "/tokens", `{"node":"jetson","ttl":"31d"}`, 400, `ttl`},
+		{"POST", "/tokens", `{"nodes":"jetson"}`, 400, `unknown field`},
+		{"GET", "/tokens", "", 405, `want POST`},
+		{"POST", "/drain/embedded-gw1", "", 200, `"draining":true,"connected":true`},
+		{"GET", "/nodes", "", 200, `"state":"draining"`},
+		{"DELETE", "/drain/embedded-gw1", "", 200, `"draining":false`},
+		{"GET", "/nodes", "", 200, `"state":"ready"`},
+		{"POST", "/drain/NO", "", 400, `not a name`},
+		{"PUT", "/drain/a", "", 405, `is not allowed`},
+	} {
+		if code, body := s.do(c.method, api+c.path, c.body); code != c.code || !strings.Contains(body, c.want) {
+			t.Errorf("%s %s %s: got %d %s, want %d %s", c.method, c.path, c.body, code, body, c.code, c.want)
+		}
+	}
+}
+
+// TestSecretsStayInside sees that a key that is given by a placeholder and shown in
+// every way is nowhere to be read.
+func TestSecretsStayInside(t *testing.T) {
+	const key = "sk-test-alpha-0001"
+	t.Setenv("T_KEY", key)
+	s := newServer(t)
+	s.mustLoad(s.config(demoNode+"key alice {env.T_KEY}\n", ""))
+	s.node()
+	base := "http://" + s.http
+	for _, c := range []struct {
+		path   string
+		header []string
+		code   int
+	}{
+		{"/api/tags", []string{"Authorization", "Bearer " + key}, 200},
+		{"/api/tags", []string{"X-Api-Key", key}, 200},
+		{"/k/" + key + "/api/tags", nil, 200},
+		{"/k/" + key + "/api/tags?x=/k/" + key, []string{"Referer", base + "/k/" + key + "/", "X-Custom", key}, 200},
+		{"/k/sk%2Dtest-alpha-0001/api/tags", nil, 200},
+		{"/k/" + key + "/api/nothing", nil, 404},
+		{"/k/" + key + "x/api/tags", nil, 401},
+		{"/api/tags", []string{"X-Api-Key", key + "x"}, 401},
+	} {
+		if code, body := s.do("GET", base+c.path, "", c.header...); code != c.code {
+			t.Errorf("GET %s: got %d %s, want %d", c.path, code, body, c.code)
+		}
+	}
+	_, config := s.do("GET", "http://"+s.admin+"/config/", "")
+	_, metrics := s.do("GET", "http://"+s.admin+"/metrics", "")
+	saved, err := os.ReadFile(caddy.ConfigAutosavePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Stop(); err != nil { // the log is written
+		t.Fatal(err)
+	}
+	access, err := os.ReadFile(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"config": config, "metrics": metrics, "autosave": string(saved), "access log": string(access)} {
+		if strings.Contains(text, "alpha-0001") {
+			t.Errorf("the key stands in the %s:\n%s", name, text)
+		}
+	}
+	lines := bytes.Split(bytes.TrimSpace(access), []byte("\n"))
+	if len(lines) != 8 {
+		t.Errorf("%d access lines, want one a request:\n%s", len(lines), access)
+	}
+	plain, own := fields(t, lines[0]), fields(t, lines[1])
+	for f := range plain {
+		if _, ok := own[f]; !ok {
+			t.Errorf("our line has no %s: %s", f, lines[1])
+		}
+	}
+	if own["logger"] != plain["logger"] || own["msg"] != plain["msg"] || own["status"] != plain["status"] {
+		t.Errorf("lines differ:\n%s\n%s", lines[0], lines[1])
+	}
+}
+
+func fields(t *testing.T, line []byte) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(line, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestPortOfHTTP3 is case C20: two users of one UDP port.
+func TestPortOfHTTP3(t *testing.T) {
+	s := newServer(t)
+	_, port, _ := net.SplitHostPort(s.nodes)
+	site := "https://localhost:" + port + " {\ntls internal\nfairway {\nauth none\n}\n}\n"
+	global := func(more string) string {
+		return "{\nadmin off\nskip_install_trust\nstorage file_system " + s.storage + "\n" + more + "fairway {\nlisten :" + port + "\n}\n}\n"
+	}
+	err := s.load(global("servers {\nprotocols h1 h2 h3\n}\n") + site)
+	if err == nil {
+		t.Fatal("loaded")
+	}
+	for _, want := range []string{"UDP port " + port + " is wanted twice", "fairway's listen :" + port, "HTTP/3 of the server srv0 on :" + port} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	if err := s.load(global("servers {\nprotocols h1 h2\n}\n") + site); err != nil {
+		t.Errorf("without h3: %v", err)
+	}
+}
+
+// TestFailedReload sees that a config which cannot start changes nothing, and what
+// may not change while a gateway runs.
+func TestFailedReload(t *testing.T) {
+	s := newServer(t)
+	good := s.config(demoNode, "")
+	s.mustLoad(good)
+	before := s.node()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	for _, c := range []struct{ in, want string }{
+		{good + "http://:" + port + " {\nbind 127.0.0.1\nrespond never\n}\n", "address already in use"},
+		{strings.Replace(good, "name gw1", "name gw2", 1), "name: the gateway that listens on udp/" + s.nodes + " is gw1 and cannot become gw2 while it runs"},
+		{strings.Replace(good, s.storage, s.storage+"2", 1), "cannot move to FileStorage:" + s.storage + "2 while it runs"},
+	} {
+		for range 3 {
+			if err := s.load(c.in); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		}
+	}
+	if after := s.node(); after.Sessions[0] != before.Sessions[0] {
+		t.Errorf("failed reloads changed the session: %+v, %+v", before.Sessions[0], after.Sessions[0])
+	}
+	if n, _ := hubs.References("udp/" + s.nodes); n != 1 {
+		t.Errorf("%d references to the hub, want 1", n)
+	}
+	s.mustLoad("{\nadmin " + s.admin + "\n}\n")
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if c, err := net.ListenPacket("udp", s.nodes); err == nil {
+			_ = c.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the socket is still bound after the last config with fairway went")
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// validate does what `caddy validate` does.
+func validate(t *testing.T, in string) error {
+	t.Helper()
+	out, err := adapt(t, string(caddyfile.Format([]byte(in))))
+	if err != nil {
+		return err
+	}
+	var cfg caddy.Config
+	if err := json.Unmarshal(out, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	return caddy.Validate(&cfg)
+}
+
+const loopbackSite = "http://:11435 {\n\tbind 127.0.0.1\n\tfairway\n}\n"
+
+// TestLoadErrors is what only a config that is being loaded can tell.
+func TestLoadErrors(t *testing.T) {
+	t.Setenv("T_EMPTY", "")
+	t.Setenv("T_KEY", "sk-test-alpha-0001")
+	t.Setenv("T_BAD", "NOT A NAME")
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	global := func(lines string) string { return "{\n\tfairway {\n\t\t" + lines + "\n\t}\n}\n" + loopbackSite }
+	for _, c := range []struct{ name, in, want string }{
+		{"unset key", global("key alice {env.T_UNSET}"), "key alice: "},
+		{"empty key", global("key alice {env.T_EMPTY}"), "key alice: "},
+		{"empty key file", global("key alice {file." + empty + "}"), "key alice: "},
+		{"no key file", global("key alice {file./no/such/file}"), "key alice: "},
+		{"unknown placeholder", global("key alice {no.such.thing}"), "key alice: "},
+		{"one key of two", global("key alice {env.T_KEY}\nkey bob {env.T_KEY}"), "key bob: it is the same key as another one of alice"},
+		{"name by placeholder", global("name {env.T_BAD}"), "name: 'NOT A NAME' is not a name"},
+		{"unset port", global("listen :{env.T_UNSET}"), "listen: "},
+		{"unset trust domain", global("trust_domain {env.T_UNSET}"), "trust_domain: "},
+		{"identity files", global("identity files {\ncert /no/cert\nkey /no/key\nca /no/ca\n}"), "identity files: load certificate"},
+		{"allow", global("embedded_node {\nallow POST:/api/chat\n}"), "embedded_node: allow"},
+		{"credits", global("embedded_node {\ncredits vllm=4\n}"), "embedded_node: credits: there is no target 'vllm'"},
+		{"open to the world", ":11435 {\n\tfairway\n}\n", "refusing to serve anyone: the site listens beyond loopback"},
+		{"open to the world by name", "http://127.0.0.1:11435 {\n\tfairway\n}\n", "refusing to serve anyone"},
+		{"one of two addresses", "http://:11435 {\n\tbind 127.0.0.1 192.0.2.1\n\tfairway\n}\n", "refusing to serve anyone"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := validate(t, c.in); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestLoads(t *testing.T) {
+	t.Setenv("T_KEY", "sk-test-alpha-0001")
+	t.Setenv("T_PORT", "8443")
+	const key = "{\n\tfairway {\n\t\tkey alice {env.T_KEY}\n\t}\n}\n"
+	for _, c := range []struct{ name, in string }{
+		{"loopback", loopbackSite},
+		{"loopback v6", "http://:11435 {\n\tbind ::1\n\tfairway\n}\n"},
+		{"unix socket", "http://:11435 {\n\tbind unix//run/fairway.sock\n\tfairway\n}\n"},
+		{"key", key + ":11435 {\n\tfairway\n}\n"},
+		{"key at parse time", strings.ReplaceAll(key, "{env.T_KEY}", "{$T_KEY}") + ":11435 {\n\tfairway\n}\n"},
+		{"auth none", ":11435 {\n\tfairway {\n\t\tauth none\n\t}\n}\n"},
+		{"auth caddy", ":11435 {\n\tfairway {\n\t\tauth caddy\n\t}\n}\n"},
+		{"port at load time", "{\n\tfairway {\n\t\tlisten 127.0.0.1:{env.T_PORT}\n\t}\n}\n" + loopbackSite},
+		{"port at parse time", "{\n\tfairway {\n\t\tlisten 127.0.0.1:{$T_PORT}\n\t}\n}\n" + loopbackSite},
+		{"two sites, two handlers", ":8081 {\n\tfairway {\n\t\tauth none\n\t}\n}\n:8082 {\n\thandle /a* {\n\t\tfairway {\n\t\t\tauth none\n\t\t}\n\t}\n\thandle {\n\t\tfairway {\n\t\t\tauth none\n\t\t}\n\t}\n}\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := validate(t, c.in); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestValidateTouchesNothing: no file is written, and a bound port is no matter.
+func TestValidateTouchesNothing(t *testing.T) {
+	busy, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = busy.Close() }()
+	dir := t.TempDir()
+	in := "{\n\tstorage file_system " + dir + "\n\tfairway {\n\t\tlisten " + busy.LocalAddr().String() + "\n\t\tembedded_node\n\t}\n}\n" + loopbackSite
+	if err := validate(t, in); err != nil {
+		t.Fatal(err)
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if path != dir && !strings.Contains(path, "instance.uuid") {
+			t.Errorf("wrote %s", path)
+		}
+		return nil
+	})
+	if n, _ := hubs.References("udp/" + busy.LocalAddr().String()); n != 0 {
+		t.Errorf("%d references to hubs are left", n)
+	}
+}
