@@ -53,13 +53,29 @@ func openAuthority(ctx caddy.Context, storage certmagic.Storage, log *zap.Logger
 		storage: storage,
 		log:     log,
 	}
-	err := locked(ctx, storage, caPath(""), func(context.Context) error { return a.ca.Provision(ctx, caID, log) })
+	provision := func(context.Context) error { return a.ca.Provision(ctx, caID, log) }
+	var err error
+	if made(ctx, storage) {
+		err = provision(ctx)
+	} else {
+		err = locked(ctx, storage, caPath(""), provision)
+	}
 	if err != nil {
 		return nil, err
 	}
 	a.chain = pki.Chain{Root: a.ca.RootCertificate(), Intermediate: a.ca.IntermediateCertificateChain(), Key: a.ca.IntermediateKey()}
 	_, err = a.current()
 	return a, err
+}
+
+// made tells that there is a CA to read. Only the first start has to lock others out.
+func made(ctx context.Context, s certmagic.Storage) bool {
+	for _, file := range []string{"root.crt", "root.key", "intermediate.crt", "intermediate.key"} {
+		if !s.Exists(ctx, caPath(file)) {
+			return false
+		}
+	}
+	return true
 }
 
 // current is what signs now. See pki.NewAuthority.

@@ -10,11 +10,14 @@
 //	values.go             placeholders, and what a value may be
 //	hubpool.go            the hub that outlives configs, and the process's memory store
 //	listen.go             the UDP address and who else wants it
-//	identity.go           the built-in CA, or files of an existing PKI
+//	identity.go           the gateway's certificate: issued, or from files
+//	authority.go          the built-in CA
 //	secrets.go            keys that the gateway keeps, keys that callers show
 //	persist.go            the memory store's records in Caddy's storage
 //	embedded.go           a node inside this process
-//	admin.go metrics.go command*.go
+//	currentlog.go         its logger, which follows the config that counts
+//	admin.go metrics.go   what the hubs show; census.go counts for both
+//	command*.go           `caddy fairway …`
 //
 // # A config's life
 //

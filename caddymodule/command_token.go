@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -36,8 +37,7 @@ func runToken(cmd *cobra.Command, _ []string) (int, error) {
 	show := func(out io.Writer, rows []TokenView) {
 		for _, t := range rows {
 			_, _ = fmt.Fprintln(out, t.Token)
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Good until %s. On the node:\n\n\tfairway-node run --gateway HOST:%s --token TOKEN\n\n",
-				t.Expires.Local().Format(time.RFC3339), t.Listen[strings.LastIndexByte(t.Listen, ':')+1:])
+			_, _ = fmt.Fprint(cmd.ErrOrStderr(), t.hint())
 		}
 	}
 	if !f.Bool("offline") {
@@ -55,6 +55,22 @@ func runToken(cmd *cobra.Command, _ []string) (int, error) {
 		return exitFailed, err
 	}
 	return show1(cmd, append(raw, '\n'), show)
+}
+
+// hint tells a person what to do with the token.
+func (t *TokenView) hint() string {
+	host, port, _ := net.SplitHostPort(t.Listen)
+	var note string
+	switch {
+	case isLoopback(host):
+		note = "\nThe gateway listens for nodes on this machine only. For others give it another address, such as `listen :4433`.\n"
+		host = net.JoinHostPort(host, port)
+	case bindHost(host) == "":
+		host = "HOST:" + port
+	default:
+		host = net.JoinHostPort(host, port)
+	}
+	return fmt.Sprintf("Good until %s. On the node:\n\n\tfairway-node run --gateway %s --token TOKEN\n%s\n", t.Expires.Local().Format(time.RFC3339), host, note)
 }
 
 // offlineToken signs with the key that a gateway of this configuration has stored.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"sync"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
 	"github.com/fairway-edge/fairway/internal/pki"
@@ -64,11 +62,7 @@ func (a *App) provisionEmbedded() error {
 	if _, err := nodeclient.New(cfg); err != nil {
 		return err
 	}
-	key, err := a.EmbeddedNode.digest(a.values)
-	if err != nil {
-		return err
-	}
-	a.settings.Embedded = &gateway.Embedded{Key: key, Run: func(ctx context.Context, addr *net.UDPAddr) error {
+	a.settings.Embedded = &gateway.Embedded{Key: digest(cfg, a.values), Run: func(ctx context.Context, addr *net.UDPAddr) error {
 		return runEmbedded(ctx, a.hub.Hub, cfg, addr)
 	}}
 	return nil
@@ -88,16 +82,14 @@ func runEmbedded(ctx context.Context, hub *gateway.Hub, cfg nodeclient.Config, a
 	return node.Run(ctx)
 }
 
-// digest tells one node's configuration from another's.
-func (e *EmbeddedNode) digest(v values) (string, error) {
-	raw, err := json.Marshal(struct {
-		Node              *EmbeddedNode
-		Name, TrustDomain string
-		Grace             int64
-		Env               [2]string
-	}{e, v.name, v.trustDomain, int64(v.grace), [2]string{os.Getenv("OLLAMA_NUM_PARALLEL"), os.Getenv("OLLAMA_MAX_LOADED_MODELS")}})
-	sum := sha256.Sum256(raw)
-	return base64.RawURLEncoding.EncodeToString(sum[:]), err
+// digest tells one node's configuration from another's, placeholders replaced.
+func digest(cfg nodeclient.Config, v values) string {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%q %q %d %q %q %q %q", v.name, v.trustDomain, v.grace, cfg.Demo, cfg.Allow, cfg.Labels, cfg.Software) // fmt sorts maps
+	for _, t := range cfg.Targets {
+		_, _ = fmt.Fprintf(h, "%q %q %q %d %d", t.Adapter.Target(), t.Adapter.Kind(), t.Adapter.Origin(), t.PerModel, t.PerTarget)
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
 // resolve makes the node's configuration, without what it gets when it runs.
@@ -253,44 +245,4 @@ func (i *embeddedIdentity) Renewed(next *pki.Identity) error {
 	return nil
 }
 
-// currentLog writes to the logger of the hub's settings of the moment.
-type currentLog struct {
-	hub    *gateway.Hub
-	fields []zapcore.Field
-}
-
-func (l *currentLog) core() zapcore.Core {
-	if st := l.hub.Current(); st != nil {
-		return st.Log.Core()
-	}
-	return zapcore.NewNopCore()
-}
-
-// Enabled implements zapcore.LevelEnabler.
-func (l *currentLog) Enabled(level zapcore.Level) bool { return l.core().Enabled(level) }
-
-// With implements zapcore.Core.
-func (l *currentLog) With(fields []zapcore.Field) zapcore.Core {
-	return &currentLog{hub: l.hub, fields: append(l.fields[:len(l.fields):len(l.fields)], fields...)}
-}
-
-// Check implements zapcore.Core. The core of the moment is asked, because it may
-// filter by the logger's name.
-func (l *currentLog) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	e.LoggerName = "fairway." + e.LoggerName
-	return l.core().With(l.fields).Check(e, ce)
-}
-
-// Write implements zapcore.Core.
-func (l *currentLog) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	return l.core().With(l.fields).Write(e, fields)
-}
-
-// Sync implements zapcore.Core.
-func (l *currentLog) Sync() error { return l.core().Sync() }
-
-// Interface guards
-var (
-	_ nodeclient.Identity = (*embeddedIdentity)(nil)
-	_ zapcore.Core        = (*currentLog)(nil)
-)
+var _ nodeclient.Identity = (*embeddedIdentity)(nil)

@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/internal/pki"
 )
 
 // server is a Caddy in this process. There can be one at a time, so tests that use
@@ -298,13 +299,65 @@ func TestFailedReload(t *testing.T) {
 		t.Errorf("%d references to the hub, want 1", n)
 	}
 	s.mustLoad("{\nadmin " + s.admin + "\n}\n")
+	s.freed(s.nodes)
+}
+
+// freed waits until nobody has a UDP address any more.
+func (s *server) freed(addr string) {
+	s.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if c, err := net.ListenPacket("udp", s.nodes); err == nil {
+		if c, err := net.ListenPacket("udp", addr); err == nil {
 			_ = c.Close()
-			break
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the socket is still bound after the last config with fairway went")
+			s.t.Fatalf("%s is still bound", addr)
+		}
+	}
+}
+
+// TestListenMoves sees that another address is another hub, that nodes get there, and
+// that the old socket goes.
+func TestListenMoves(t *testing.T) {
+	s := newServer(t)
+	s.mustLoad(s.config(demoNode, ""))
+	before, old := s.node(), s.nodes
+	s.nodes = freeUDP(t)
+	s.mustLoad(s.config(demoNode, ""))
+	if after := s.node(); after.Sessions[0].Generation <= before.Sessions[0].Generation {
+		t.Errorf("the node's generation went from %d to %d", before.Sessions[0].Generation, after.Sessions[0].Generation)
+	}
+	s.freed(old)
+}
+
+// TestIdentityFiles runs a gateway of an existing PKI: its names come from the
+// certificate, and it makes no tokens and no CA.
+func TestIdentityFiles(t *testing.T) {
+	s, dir := newServer(t), t.TempDir()
+	ca, err := pki.NewSelfSigned("fleet.local", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeIdentity(t, ca, dir, "gw7")
+	files := "identity files {\ncert " + dir + "/cert\nkey " + dir + "/key\nca " + dir + "/ca\n}\n"
+	s.mustLoad(s.config(files, ""))
+	api := "http://" + s.admin + "/fairway"
+	if _, body := s.do("GET", api+"/status", ""); !strings.Contains(body, `"gateway":"gw7","trust_domain":"fleet.local"`) {
+		t.Errorf("status: %s", body)
+	}
+	if code, body := s.do("POST", api+"/tokens", `{"node":"jetson"}`); code != 400 || !strings.Contains(body, "identity files") {
+		t.Errorf("token: %d %s", code, body)
+	}
+	if _, err := os.Stat(filepath.Join(s.storage, caPath(""))); err == nil {
+		t.Error("a CA was made")
+	}
+	for more, want := range map[string]string{
+		"name gw8":            "the certificate " + dir + "/cert is for gw7",
+		"trust_domain a.test": "name and trust_domain say gw7 in a.test",
+		"embedded_node":       "embedded_node: it gets its certificate from the CA",
+	} {
+		if err := validate(t, s.config(files+more, "")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", more, err, want)
 		}
 	}
 }

@@ -61,6 +61,8 @@ var knownCodes = func() map[string]bool {
 		"client_stalled", "deadline_exceeded", "canceled", "ambiguous_body", "credential_unavailable", "credential_denied", "credential_rejected",
 		"provider_unreachable", "bad_provider_response", "store_unavailable", "bad_request", "node_required", "unsupported_encoding", "too_early",
 		"run_not_found", "body_too_large", "rate_limited", "draining", "not_found", "internal",
+		// what a node may say of a run that it did not take
+		"node_busy", "stale_generation", "unknown_target", "not_allowed", "provider_answered", "bad_run", "client_body_error", "protocol_order",
 	} {
 		known[c] = true
 	}

@@ -123,39 +123,9 @@ type Client struct {
 
 // New checks cfg. It opens nothing.
 func New(cfg Config) (*Client, error) {
-	if err := check(&cfg); err != nil {
-		return nil, err
+	if cfg.Identity == nil {
+		return nil, errors.New("no identity")
 	}
-	allow, err := parseAllow(cfg.Allow)
-	if err != nil {
-		return nil, err
-	}
-	c := &Client{cfg: cfg, log: cfg.Log, allow: allow, instance: make([]byte, 16)}
-	_, _ = rand.Read(c.instance) // never fails (crypto/rand)
-	c.cut, c.cutNow = context.WithCancel(context.Background())
-	for _, t := range cfg.Targets {
-		if err := c.addTarget(t, false); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.Demo == DemoOn || cfg.Demo == DemoAuto {
-		if err := c.addTarget(Target{Adapter: demo.New(), PerModel: demoCredits, PerTarget: demoCredits}, cfg.Demo == DemoAuto); err != nil {
-			return nil, err
-		}
-	}
-	if len(c.targets) > maxTargets {
-		return nil, fmt.Errorf("%d targets; at most %d", len(c.targets), maxTargets)
-	}
-	for _, addr := range cfg.Gateways {
-		c.links = append(c.links, newLink(c, addr))
-	}
-	return c, nil
-}
-
-// demoCredits bounds the demo's answers at once: they cost a timer each.
-const demoCredits = 64
-
-func check(cfg *Config) error {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
 	}
@@ -163,9 +133,54 @@ func check(cfg *Config) error {
 		cfg.Grace = defaultGrace
 	}
 	cfg.Software = cfg.Software[:min(len(cfg.Software), maxSoftware)]
+	c := &Client{cfg: cfg, log: cfg.Log, instance: make([]byte, 16)}
+	if err := c.fill(); err != nil {
+		return nil, err
+	}
+	_, _ = rand.Read(c.instance) // never fails (crypto/rand)
+	c.cut, c.cutNow = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// Check says what is wrong with cfg, Identity apart, as New does: for who has no identity yet, or only validates.
+func (cfg Config) Check() error { return (&Client{cfg: cfg}).fill() }
+
+// fill makes what a client is made of from its configuration.
+func (c *Client) fill() (err error) {
+	if err := c.cfg.checkNames(); err != nil {
+		return err
+	}
+	if c.allow, err = parseAllow(c.cfg.Allow); err != nil {
+		return err
+	}
+	for _, t := range c.cfg.Targets {
+		if err := c.addTarget(t, false); err != nil {
+			return err
+		}
+	}
+	if c.cfg.Demo == DemoOn || c.cfg.Demo == DemoAuto {
+		if err := c.addTarget(Target{Adapter: demo.New(), PerModel: demoCredits, PerTarget: demoCredits}, c.cfg.Demo == DemoAuto); err != nil {
+			return err
+		}
+	}
+	if len(c.targets) > maxTargets {
+		return fmt.Errorf("%d targets; at most %d", len(c.targets), maxTargets)
+	}
+	if c.log == nil {
+		c.log = zap.NewNop()
+	}
+	for _, addr := range c.cfg.Gateways {
+		c.links = append(c.links, newLink(c, addr))
+	}
+	return nil
+}
+
+// demoCredits bounds the demo's answers at once: they cost a timer each.
+const demoCredits = 64
+
+// checkNames checks what is neither target nor permission.
+func (cfg Config) checkNames() error {
 	switch {
-	case cfg.Identity == nil:
-		return errors.New("no identity")
 	case len(cfg.Gateways) == 0:
 		return errors.New("no gateway to dial")
 	case len(cfg.Labels) > maxLabels:

@@ -24,7 +24,8 @@ func TestServesAndLeavesNothing(t *testing.T) {
 	if tm := res.terminal.GetTimings(); tm.GetTotalUs() == 0 || tm.GetFirstByteUs() < tm.GetConnectUs() {
 		t.Errorf("timings: %v", tm)
 	}
-	if st := c.Status(); !st.Ready() || st.Node != "n1" || st.Gateways[0].Gateway != "gw1" || len(st.Targets[0].Models) != 1 {
+	eventually(t, 5*time.Second, "ready", func() bool { return c.Status().Ready() })
+	if st := c.Status(); st.Node != "n1" || st.Gateways[0].Gateway != "gw1" || len(st.Targets[0].Models) != 1 {
 		t.Errorf("status: %+v", st)
 	}
 	start := time.Now()
@@ -42,8 +43,7 @@ func TestRedialsARestartedGateway(t *testing.T) {
 	g := newGateway(t)
 	_, _, _ = g.node(g.config(newProvider("tiny:latest")))
 	for range 3 {
-		// The process is gone without a word: its socket closes, and the next one knows nothing of the connection.
-
+		// The next process knows nothing of the connection: a stateless reset, drawn by a heartbeat, says so.
 		kill(t, g)
 		start := time.Now()
 		g.start(g.addr)
@@ -57,9 +57,12 @@ func TestRedialsARestartedGateway(t *testing.T) {
 	}
 }
 
-// kill closes the gateway so that nothing reaches the node: it is closed while the node's packets go to a socket that swallows them.
+// kill ends the gateway as kill -9 does: not a byte of it reaches the node.
 func kill(t *testing.T, g *gateway) {
 	t.Helper()
+	g.mu.Lock()
+	g.socket.mute.Store(true)
+	g.mu.Unlock()
 	_ = g.listener().Close(tunnel.CloseInternal, "crash")
 }
 
@@ -80,25 +83,19 @@ func TestDuplicate(t *testing.T) {
 		t.Fatalf("at first start: %v", err)
 	}
 
-	g.mu.Lock()
-	g.refuse = nil
-	g.mu.Unlock()
+	g.set(func(g *gateway) { g.refuse = nil })
 	_, s, _ := g.node(g.config(newProvider()))
-	g.mu.Lock()
-	g.refuse = duplicate
-	g.mu.Unlock()
+	g.set(func(g *gateway) { g.refuse = duplicate })
 	s.Close(tunnel.CloseReplaced, "another one")
 	time.Sleep(500 * time.Millisecond)
-	g.mu.Lock()
-	g.refuse = nil
-	g.mu.Unlock()
+	g.set(func(g *gateway) { g.refuse = nil })
 	g.nextReady(5 * time.Second)
 }
 
 func TestFinalCodes(t *testing.T) {
 	for _, code := range []tunnel.CloseCode{tunnel.CloseRevoked, tunnel.CloseVersion, tunnel.CloseWatermark, tunnel.CloseBadNodeID} {
 		g := newGateway(t)
-		g.refuse = func(*tunnel.Register) error { return &tunnel.CloseError{Code: code} }
+		g.set(func(g *gateway) { g.refuse = func(*tunnel.Register) error { return &tunnel.CloseError{Code: code} } })
 		c, err := New(g.config(newProvider()))
 		if err != nil {
 			t.Fatal(err)
@@ -112,19 +109,19 @@ func TestFinalCodes(t *testing.T) {
 
 func TestRefusedForNowTriesOn(t *testing.T) {
 	g := newGateway(t)
-	g.refuse = func(*tunnel.Register) error { return &tunnel.CloseError{Code: tunnel.CloseStoreUnavailable} }
+	g.set(func(g *gateway) {
+		g.refuse = func(*tunnel.Register) error { return &tunnel.CloseError{Code: tunnel.CloseStoreUnavailable} }
+	})
 	c, _ := launch(t, g.config(newProvider()))
 	eventually(t, 5*time.Second, "an error in the status", func() bool { return c.Status().Gateways[0].LastError != "" })
-	g.mu.Lock()
-	g.refuse = nil
-	g.mu.Unlock()
+	g.set(func(g *gateway) { g.refuse = nil })
 	g.nextReady(5 * time.Second)
 	eventually(t, time.Second, "ready", func() bool { st := c.Status(); return st.Ready() && st.Gateways[0].LastError == "" })
 }
 
 func TestWatermarkLockAndStatus(t *testing.T) {
 	g := newGateway(t)
-	g.gen = 41
+	g.set(func(g *gateway) { g.gen = 41 })
 	dir := filepath.Join(t.TempDir(), "state")
 	cfg := g.config(newProvider("a", "b"))
 	cfg.StateDir = dir

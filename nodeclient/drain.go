@@ -100,7 +100,7 @@ func (l *link) final(err error) *FinalError {
 		l.expired = true
 		l.log.Info("the gateway says that this node's certificate has expired", zap.Error(err))
 	}
-	duplicate := ce != nil && ce.Remote && ce.Code == tunnel.CloseDuplicateNode && !l.wasReady
+	duplicate := ce != nil && ce.Remote && ce.Code == tunnel.CloseDuplicateNode && !l.wasIn
 	if isFinal(err) || duplicate {
 		return &FinalError{Err: err}
 	}

@@ -46,8 +46,8 @@ type link struct {
 	saidBlocked bool
 	said        string    // the trouble that was logged last
 	saidAt      time.Time // and when
-	wasReady    bool
-	expired     bool // the gateway has called our leaf expired, whatever our own clock says
+	wasIn       bool      // the gateway has registered this process before
+	expired     bool      // the gateway has called our leaf expired, whatever our own clock says
 
 	mu      sync.Mutex
 	session *tunnel.NodeSession // guarded by mu; nil without one
@@ -107,6 +107,7 @@ func (l *link) once(ctx context.Context, b *backoff) error {
 		s.Close(tunnel.CloseNone, "")
 		<-s.Done()
 	}()
+	l.wasIn = true
 	l.set(stateRegistered, s, nil)
 	l.registered(s)
 	known := make(told, len(l.c.targets))
@@ -114,7 +115,7 @@ func (l *link) once(ctx context.Context, b *backoff) error {
 		return err
 	}
 	b.reset()
-	l.wasReady, l.said = true, ""
+	l.said = ""
 	l.set(stateReady, s, nil)
 	l.log.Info("ready", zap.String("gateway", s.Gateway()), zap.Uint64("generation", s.Generation()))
 	return l.keep(ctx, s, id, known, leave)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quic-go/quic-go"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairway-edge/fairway/tunnel/wire"
@@ -15,7 +14,7 @@ import (
 
 // control is one end of a control or enrolment stream: whole frames, one reader, any number of writers.
 type control struct {
-	stream *quic.Stream
+	stream controlStream
 	r      *bufio.Reader
 	frame  []byte // the reader's; reused between reads
 
@@ -23,7 +22,13 @@ type control struct {
 	out []byte // guarded by mu
 }
 
-func newControl(s *quic.Stream) *control {
+// controlStream is what a control uses of a *quic.Stream.
+type controlStream interface {
+	io.ReadWriter
+	SetWriteDeadline(t time.Time) error
+}
+
+func newControl(s controlStream) *control {
 	// Beats are the bulk of what comes; a small buffer keeps an idle node cheap.
 	return &control{stream: s, r: bufio.NewReaderSize(s, 512)}
 }

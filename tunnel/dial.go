@@ -46,8 +46,9 @@ func Dial(ctx context.Context, cfg DialConfig) (*NodeSession, error) {
 	s, err := register(ctx, c, cfg)
 	if err != nil {
 		if c.Context().Err() != nil {
-			err = classify(context.Cause(c.Context()))
+			err = context.Cause(c.Context())
 		}
+		err = classify(err)
 		code, reason := closeFor(err)
 		_ = c.CloseWithError(quic.ApplicationErrorCode(code), reason)
 		done()

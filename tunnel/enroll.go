@@ -115,9 +115,9 @@ func Enroll(ctx context.Context, addr *net.UDPAddr, request func(Offer) (*Enroll
 	}()
 	chain, err = askEnroll(ctx, c, request)
 	if err != nil && c.Context().Err() != nil {
-		err = classify(context.Cause(c.Context()))
+		err = context.Cause(c.Context())
 	}
-	return chain, err
+	return chain, classify(err)
 }
 
 func askEnroll(ctx context.Context, c *quic.Conn, request func(Offer) (*EnrollRequest, error)) ([][]byte, error) {

@@ -58,6 +58,7 @@ type Session struct {
 	remote   net.Addr
 	register *Register
 	since    time.Time
+	ctx      context.Context // of the control lane's connection
 	ctl      *control
 	lane     *Lane // the control lane; further ones will stand beside it
 	beats    beats
@@ -188,7 +189,7 @@ func serveNode(c *quic.Conn, st *Settings, registered func()) error {
 		return err
 	}
 	s := &Session{
-		st: st, id: id, remote: c.RemoteAddr(), since: time.Now(), ctl: newControl(stream), register: new(Register),
+		st: st, ctx: c.Context(), id: id, remote: c.RemoteAddr(), since: time.Now(), ctl: newControl(stream), register: new(Register),
 		beats: beats{born: time.Now()}, probed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	s.lane = &Lane{session: s, conn: c}
@@ -238,8 +239,8 @@ func (s *Session) serve(answer *Registered) (err error) {
 	beating := make(chan struct{})
 	defer func() {
 		code, reason := closeFor(err)
-		if err != nil && s.lane.conn.Context().Err() != nil {
-			err = classify(context.Cause(s.lane.conn.Context()))
+		if err != nil && s.ctx.Err() != nil {
+			err = classify(context.Cause(s.ctx))
 		}
 		s.Close(code, reason)
 		s.state.Store(int32(StateGone))
@@ -270,7 +271,7 @@ func (s *Session) read() error {
 		if err != nil {
 			return err
 		}
-		if err := limit.Wait(s.lane.conn.Context()); err != nil {
+		if err := limit.Wait(s.ctx); err != nil {
 			return err
 		}
 		if err := s.handle(t, p, &seq); err != nil {
@@ -330,7 +331,7 @@ func (s *Session) ready(p []byte) error {
 	if m.Generation != s.Generation() {
 		return fmt.Errorf("%w: Ready for generation %d in %d", errOrder, m.Generation, s.Generation())
 	}
-	ctx, cancel := context.WithTimeout(s.lane.conn.Context(), registerTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, registerTimeout)
 	defer cancel()
 	// The acknowledgement goes out before the first RunOpen can: the Registrar makes the session dispatchable last.
 	if err := s.ctl.send(wire.TypeReadyAck, &wire.ReadyAck{Generation: m.Generation}); err != nil {
@@ -391,7 +392,7 @@ func (s *Session) renew(p []byte) error {
 	if err := wire.Unmarshal(p, &m); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.lane.conn.Context(), controlTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, controlTimeout)
 	defer cancel()
 	chain, err := s.st.Registrar.Renew(ctx, s.id, m.Csr)
 	answer := &wire.Renewed{Chain: chain}

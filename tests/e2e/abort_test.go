@@ -127,8 +127,13 @@ func TestThousandsOfAbortsLeaveNothing(t *testing.T) {
 			}
 		}
 	})
+	var gw, node usage
+	var gor int
+	defer func() {
+		t.Logf("gateway %+v then %+v, goroutines %d then %d; node %+v then %+v", gw0, gw, gor0, gor, node0, node)
+	}()
 	rig.Eventually(t, 15*time.Second, "goroutines and descriptors are back", func() bool {
-		gw, node, gor := use(t, g.Pid()), use(t, n.Pid()), goroutines(g)
+		gw, node, gor = use(t, g.Pid()), use(t, n.Pid()), goroutines(g)
 		// The test's own kept connections cost a descriptor and some goroutines each; a leak would be thousands.
 		return gw.fds <= gw0.fds+110 && node.fds <= node0.fds+5 && gor <= gor0+350
 	})

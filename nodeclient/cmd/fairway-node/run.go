@@ -72,6 +72,9 @@ func (s *settings) nodeConfig(env *environment, log *zap.Logger) (cfg nodeclient
 	if len(cfg.Targets) == 0 && (s.demo == "off" || s.demo == "") {
 		return cfg, usagef("no target: --ollama is off, and there is no --target and no --demo")
 	}
+	if err := cfg.Check(); err != nil {
+		return cfg, usagef("%v", err)
+	}
 	id, err := nodeclient.NewStateIdentity(s.stateDir, s.token, s.gateways, log)
 	if err != nil {
 		return cfg, joinError(s, err)
