@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,5 +116,32 @@ func TestExample(t *testing.T) {
 	}
 	if err := validate(t, string(raw)); err != nil {
 		t.Errorf("does not validate: %v", err)
+	}
+}
+
+// TestSyntaxIsDocumented compares the words that blocks take with the syntax in the
+// comment above them, both ways.
+func TestSyntaxIsDocumented(t *testing.T) {
+	taken := regexp.MustCompile(`(?m)^\t\t"([a-z_]+)": `)
+	files := regexp.MustCompile(`"(cert|key|ca)": +text`)
+	shown := regexp.MustCompile(`(?m)^//\t+([a-z_]+)\b`)
+	for _, file := range []string{"caddyfile_app.go", "caddyfile_handler.go"} {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := func(res ...*regexp.Regexp) []string {
+			found := map[string]bool{}
+			for _, re := range res {
+				for _, m := range re.FindAllSubmatch(src, -1) {
+					found[string(m[1])] = true
+				}
+			}
+			delete(found, "fairway")
+			return slices.Sorted(maps.Keys(found))
+		}
+		if code, docs := words(taken, files), words(shown); !slices.Equal(code, docs) || len(code) < 6 {
+			t.Errorf("%s takes %v and documents %v", file, code, docs)
+		}
 	}
 }

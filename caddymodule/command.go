@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -66,10 +67,7 @@ func commands(root *cobra.Command) {
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return exit(cmd, exitUsage, fmt.Errorf("unknown command '%s': see %s --help", args[0], cmd.CommandPath()))
-		}
-		return errors.Join(cmd.Help(), exit(cmd, exitUsage, nil))
+		return exit(cmd, exitUsage, fmt.Errorf("unknown command '%s': see %s --help", strings.Join(args, " "), cmd.CommandPath()))
 	}
 	return cmd
 }

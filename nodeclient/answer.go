@@ -36,7 +36,7 @@ func (x *run) answer(ctx context.Context, resp *adapter.Response) {
 		}
 		n, err := io.ReadFull(resp.Body, buf[:maxAnswer+1])
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && complete(resp) {
-			x.refuse(resp, buf[:n])
+			x.refuseWith(resp, buf[:n])
 			return
 		}
 		// Too long for a refusal, or cut: an answer like any other.
@@ -66,18 +66,20 @@ func complete(resp *adapter.Response) bool {
 	return errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-func (x *run) refuse(resp *adapter.Response, body []byte) {
+// refuseWith hands the provider's own answer to the gateway, for the case that no other node takes the run.
+func (x *run) refuseWith(resp *adapter.Response, body []byte) {
 	f := elsewhere(tunnel.CodeProviderAnswered, "the provider answered "+strconv.Itoa(resp.Status))
 	f.Answer = &tunnel.Answer{Status: uint32(resp.Status), Headers: headers(resp.Headers), Body: bytes.Clone(body)} //nolint:gosec // 200 to 599
-	_ = x.Refuse(f)
+	x.refuse(f)
 }
 
 // copy sends the body, one frame for each read, so that what the provider wrote at once arrives at once.
 func (x *run) copy(ctx context.Context, resp *adapter.Response, body io.Reader, buf []byte, flush bool) {
+	tally := ollama.NewTally(x.endpoint)
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			// An ollama.Tally of the answer's token counts is fed here, and read in completed.
+			tally.Add(buf[:n])
 			if err := x.SendData(buf[:n], flush); err != nil {
 				x.fail(ctx, err)
 				return
@@ -86,7 +88,7 @@ func (x *run) copy(ctx context.Context, resp *adapter.Response, body io.Reader, 
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
-			x.completed(resp)
+			x.completed(resp, tally.Usage())
 			return
 		case ctx.Err() != nil:
 			x.fail(ctx, err)
@@ -98,12 +100,16 @@ func (x *run) copy(ctx context.Context, resp *adapter.Response, body io.Reader, 
 	}
 }
 
-func (x *run) completed(resp *adapter.Response) {
+// completed ends a run whose answer has passed whole. The gateway counts the tokens too, from the bytes that it saw.
+func (x *run) completed(resp *adapter.Response, used ollama.Usage) {
 	t := &tunnel.Terminal{Outcome: tunnel.Completed, Timings: x.timed()}
+	if used != (ollama.Usage{}) {
+		t.Usage = &tunnel.Usage{InputTokens: used.Input, OutputTokens: used.Output}
+	}
 	if resp.Trailers != nil {
 		t.Trailers = headers(resp.Trailers())
 	}
-	_ = x.Finish(t)
+	x.finish(t)
 }
 
 func headers(hs []adapter.Header) []*tunnel.Header {

@@ -105,6 +105,7 @@ type Client struct {
 	cfg      Config
 	log      *zap.Logger
 	instance []byte // of this process; never stored
+	lookup   lookup
 	allow    allowList
 	targets  []*target
 	links    []*link
@@ -133,7 +134,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Grace = defaultGrace
 	}
 	cfg.Software = cfg.Software[:min(len(cfg.Software), maxSoftware)]
-	c := &Client{cfg: cfg, log: cfg.Log, instance: make([]byte, 16)}
+	c := &Client{cfg: cfg, log: cfg.Log, instance: make([]byte, 16), lookup: net.DefaultResolver.LookupNetIP}
 	if err := c.fill(); err != nil {
 		return nil, err
 	}

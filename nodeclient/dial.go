@@ -26,8 +26,11 @@ const (
 	blockedAfter = 8 * time.Second
 )
 
+// lookup resolves a name, as net.Resolver.LookupNetIP does.
+type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+
 // resolve returns the addresses of a gateway, families alternating. It is asked anew for each dial: a gateway may move.
-func resolve(ctx context.Context, gateway string) ([]netip.AddrPort, error) {
+func (look lookup) resolve(ctx context.Context, gateway string) ([]netip.AddrPort, error) {
 	host, portText, err := net.SplitHostPort(gateway)
 	if err != nil {
 		return nil, err
@@ -38,7 +41,7 @@ func resolve(ctx context.Context, gateway string) ([]netip.AddrPort, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	ips, err := look(ctx, "ip", host)
 	if err != nil {
 		return nil, fmt.Errorf("resolving %s: %w", host, err)
 	}
@@ -73,8 +76,8 @@ func alternate(ips []netip.Addr) []netip.Addr {
 }
 
 // eachAddress tries the addresses of a gateway in turn, prefer first if it is among them, until try succeeds or refuses for good.
-func eachAddress(ctx context.Context, gateway string, prefer netip.AddrPort, try func(context.Context, netip.AddrPort) error) error {
-	addrs, err := resolve(ctx, gateway)
+func (look lookup) eachAddress(ctx context.Context, gateway string, prefer netip.AddrPort, try func(context.Context, netip.AddrPort) error) error {
+	addrs, err := look.resolve(ctx, gateway)
 	if err != nil {
 		return err
 	}
@@ -103,7 +106,7 @@ func (l *link) dial(ctx context.Context, id *pki.Identity, events tunnel.Events)
 	if l.silentSince.IsZero() {
 		l.silentSince = time.Now()
 	}
-	err = eachAddress(ctx, l.addr, l.good, func(ctx context.Context, addr netip.AddrPort) error {
+	err = l.c.lookup.eachAddress(ctx, l.addr, l.good, func(ctx context.Context, addr netip.AddrPort) error {
 		s, err = tunnel.Dial(ctx, tunnel.DialConfig{
 			Identity: id, Addr: net.UDPAddrFromAddrPort(addr), Register: l.register(id), Handler: l.c, Events: events,
 		})

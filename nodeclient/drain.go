@@ -96,12 +96,17 @@ func (e *FinalError) Unwrap() error { return e.Err }
 // that was there before tries on.
 func (l *link) final(err error) *FinalError {
 	var ce *tunnel.CloseError
-	if errors.As(err, &ce) && ce.Remote && ce.Code == tunnel.CloseExpired {
-		l.expired = true
-		l.log.Info("the gateway says that this node's certificate has expired", zap.Error(err))
+	if !errors.As(err, &ce) || !ce.Remote {
+		ce = new(tunnel.CloseError)
 	}
-	duplicate := ce != nil && ce.Remote && ce.Code == tunnel.CloseDuplicateNode && !l.wasIn
-	if isFinal(err) || duplicate {
+	switch {
+	case (ce.Code == tunnel.CloseIdentity || ce.Code == tunnel.CloseExpired) && l.rejected == nil:
+		// TLS says of an expired certificate, too, that it is bad. By the gateway's clock it may have ended while ours is slow, so it is
+		// renewed once, by proof of its key, before that is taken for the last word.
+		l.rejected = err
+		l.log.Info("the gateway does not take this node's certificate; renewing it", zap.Error(err))
+		return nil
+	case isFinal(err), ce.Code == tunnel.CloseDuplicateNode && !l.wasIn:
 		return &FinalError{Err: err}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package nodeclient
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/tunnel"
 )
 
 func TestJoinsWithAToken(t *testing.T) {
@@ -102,6 +104,47 @@ func TestExpiredTooLongAgo(t *testing.T) {
 	}
 }
 
+func TestRejectedLeafIsRenewedOnce(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	g.set(func(g *gateway) {
+		g.refuse = func(*tunnel.Register) error {
+			if g.proved == 0 {
+				return &tunnel.CloseError{Code: tunnel.CloseIdentity, Reason: "expired by this clock"}
+			}
+			return nil
+		}
+	})
+	_, _, _ = g.node(g.config(newProvider()))
+
+	g.set(func(g *gateway) {
+		g.refuse = func(*tunnel.Register) error { return &tunnel.CloseError{Code: tunnel.CloseIdentity} }
+	})
+	for name, cfg := range map[string]Config{"always": g.config(newProvider()), "another fleet": newGateway(t).config(newProvider())} {
+		cfg.Gateways = []string{g.addr}
+		c, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- c.Run(t.Context()) }()
+		var final *FinalError
+		var ce *tunnel.CloseError
+		select {
+		case err := <-done:
+			if name == "always" && (!errors.As(err, &final) || !errors.As(err, &ce)) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(3 * time.Second):
+			if name == "always" {
+				t.Error("tries on")
+			}
+			c.Close() // a gateway that is not of our fleet: our own check fails, and somebody may mend that
+			<-done
+		}
+	}
+}
+
 func TestDamagedStateIsNamed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -146,6 +189,38 @@ func TestAddressesAlternate(t *testing.T) {
 	got := alternate([]netip.Addr{a("::1"), a("::2"), a("::ffff:10.0.0.1"), a("10.0.0.2"), a("10.0.0.3")})
 	if !slices.Equal(got, []netip.Addr{a("::1"), a("10.0.0.1"), a("::2"), a("10.0.0.2"), a("10.0.0.3")}) {
 		t.Error(got)
+	}
+}
+
+// The first address of a name swallows everything; the second answers.
+func TestBlackHoledAddress(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	_, port, _ := net.SplitHostPort(g.addr)
+	hole, err := net.ListenPacket("udp", "127.0.0.2:"+port)
+	if err != nil {
+		t.Skip("one loopback address only: ", err)
+	}
+	defer hole.Close()
+	cfg := g.config(newProvider())
+	cfg.Gateways = []string{"gw.test:" + port}
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	c.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
+		asked++
+		return []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	g.nextReady(6*time.Second).Close(tunnel.CloseNone, "again")
+	g.nextReady(2 * time.Second) // the address that answered goes first now
+	cancel()
+	if err := <-done; err != nil || asked < 2 {
+		t.Errorf("%v, resolved %d times", err, asked)
 	}
 }
 

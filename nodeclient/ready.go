@@ -43,10 +43,14 @@ func (l *link) tell(s *tunnel.NodeSession, known told) error {
 	return nil
 }
 
-// probeAll asks all providers at once, for at most probeTimeout.
+// probeAll asks the providers that are not known to be there, all at once, for at most probeTimeout. What is known of the others is at most
+// probeEvery old, and a busy one may be slow to say it again.
 func (c *Client) probeAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, t := range c.targets {
+		if t.view().reachable {
+			continue
+		}
 		wg.Go(func() {
 			t.probe(ctx, probedWithin)
 			if v := t.view(); !v.reachable && !v.withdrawn {

@@ -25,14 +25,23 @@ func (l *link) identity(ctx context.Context) (*pki.Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.expired || time.Now().After(id.NotAfter()) {
-		if id, err = l.c.replaceExpired(ctx, l.addr, id, l.expired); err != nil {
-			return nil, err
+	if l.rejected != nil && !l.renewed || time.Now().After(id.NotAfter()) {
+		if id, err = l.c.replaceExpired(ctx, l.addr, id, l.rejected != nil); err != nil {
+			return nil, l.notRenewed(err)
 		}
-		l.expired = false
+		l.renewed = true
 	}
 	l.c.adopt(id)
 	return id, nil
+}
+
+// notRenewed makes the gateway's refusal of the certificate final when a renewal is refused, too, or the gateway is of another fleet.
+func (l *link) notRenewed(err error) error {
+	var ve *pki.VerifyError
+	if l.rejected != nil && (isFinal(err) || errors.As(err, &ve)) {
+		return &FinalError{Err: fmt.Errorf("%w (and it cannot be renewed there: %w)", l.rejected, err)}
+	}
+	return err
 }
 
 // adopt makes id the current identity, unless one that lasts longer is.

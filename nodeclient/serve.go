@@ -23,17 +23,21 @@ func (c *Client) ServeRun(ctx context.Context, r *tunnel.NodeRun) {
 		}
 		return
 	}
-	defer a.release()
 	c.runs.Add(1)
 	a.target.runs.Add(1)
-	defer func() {
+	// The credit is free before the gateway hears that the run has ended: it may send the next one at once. A canceled run's is free with
+	// the cancellation, for then the gateway waits for nothing.
+	release := sync.OnceFunc(func() {
 		c.runs.Add(-1)
 		a.target.runs.Add(-1)
+		a.release()
 		if a.endpoint.Class != ollama.Inventory {
 			poke(a.target.soon) // what is loaded has changed
 		}
-	}()
-	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, start: time.Now()}
+	})
+	defer release()
+	defer context.AfterFunc(ctx, release)()
+	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, start: time.Now(), release: release}
 	x.serve(ctx)
 }
 
@@ -43,6 +47,7 @@ type run struct {
 	target   *target
 	endpoint *ollama.Endpoint
 	start    time.Time
+	release  func() // gives the credit back; called before the run's last frame, again without effect
 	body     requestBody
 
 	connected, firstByte atomic.Uint64 // µs after start
@@ -150,7 +155,7 @@ func (x *run) unreachable(ctx context.Context, err error) {
 		return
 	}
 	x.target.down(err)
-	_ = x.Refuse(elsewhere(tunnel.CodeProviderUnreached, err.Error()))
+	x.refuse(elsewhere(tunnel.CodeProviderUnreached, err.Error()))
 }
 
 // noAnswer ends a run of which no head came.
@@ -161,7 +166,7 @@ func (x *run) noAnswer(ctx context.Context, err error) {
 	case x.body.failed() != nil:
 		x.end(tunnel.Failed, tunnel.CodeClientBody, x.body.failed())
 	case errors.Is(err, adapter.ErrNotSent):
-		_ = x.Refuse(elsewhere(tunnel.CodeProviderUnreached, err.Error()))
+		x.refuse(elsewhere(tunnel.CodeProviderUnreached, err.Error()))
 	case errors.Is(err, adapter.ErrBadResponse):
 		x.end(tunnel.Failed, tunnel.CodeBadProvider, err)
 	default:
@@ -184,7 +189,19 @@ func (x *run) end(outcome tunnel.Outcome, code string, err error) {
 	if err != nil {
 		t.Reason = err.Error()
 	}
+	x.finish(t)
+}
+
+// finish ends the run with a terminal. An error means that it has ended, or that the gateway is gone: nobody is left to tell.
+func (x *run) finish(t *tunnel.Terminal) {
+	x.release()
 	_ = x.Finish(t)
+}
+
+// refuse ends the run before anything ran.
+func (x *run) refuse(f *tunnel.Refused) {
+	x.release()
+	_ = x.Refuse(f)
 }
 
 func (x *run) timed() *tunnel.Timings {

@@ -47,7 +47,8 @@ type link struct {
 	said        string    // the trouble that was logged last
 	saidAt      time.Time // and when
 	wasIn       bool      // the gateway has registered this process before
-	expired     bool      // the gateway has called our leaf expired, whatever our own clock says
+	rejected    error     // the gateway has refused our leaf: what it said; nil once it takes one
+	renewed     bool      // since rejected
 
 	mu      sync.Mutex
 	session *tunnel.NodeSession // guarded by mu; nil without one
@@ -107,7 +108,7 @@ func (l *link) once(ctx context.Context, b *backoff) error {
 		s.Close(tunnel.CloseNone, "")
 		<-s.Done()
 	}()
-	l.wasIn = true
+	l.wasIn, l.rejected, l.renewed = true, nil, false
 	l.set(stateRegistered, s, nil)
 	l.registered(s)
 	known := make(told, len(l.c.targets))

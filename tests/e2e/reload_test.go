@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -294,4 +295,32 @@ func TestEveryEndingDuringEveryReload(t *testing.T) {
 			t.Errorf("%v second terminals", n)
 		}
 	}
+}
+
+// The same endings while the process is asked to stop: it comes to its end within the grace, and no provider is left running.
+func TestEveryEndingDuringSIGTERM(t *testing.T) {
+	t.Parallel()
+	g, n, fake := fleet(t, rig.Options{Grace: "3s"})
+	stopRead := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, e := range endings {
+		for range 3 {
+			wg.Go(func() { e.run(t, plain(t, g), stopRead) })
+		}
+	}
+	time.Sleep(300 * time.Millisecond)
+	g.Signal(syscall.SIGTERM)
+	if code := g.Exit(10 * time.Second); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	close(stopRead)
+	wg.Wait()
+	rig.Eventually(t, 3*time.Second, "the provider is idle", func() bool { return fake.Stats().Inflight == 0 })
+	g.Start()
+	g.WaitNode("n1", "ready")
+	if r, body := g.Do("POST", "/api/chat", chat("t-echo", "")); r.StatusCode != 200 {
+		t.Errorf("%d %s", r.StatusCode, body)
+	}
+	idle(t, g, fake)
+	_ = n
 }

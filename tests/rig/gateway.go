@@ -25,8 +25,11 @@ type Options struct {
 	Sites   string // further sites
 	Globals string // further global options of Caddy
 	NoKey   bool   // no key; the site says auth none
-	TLS     bool   // an https site for h2 and h3 as well
-	Grace   string // default 5s
+	// NoInlineKey leaves the key line to Global.
+	NoInlineKey bool
+	SiteLines   string // further lines of the plain site
+	TLS         bool   // an https site for h2 and h3 as well
+	Grace       string // default 5s
 }
 
 // Gateway is a Caddy with the module.
@@ -94,13 +97,16 @@ func (g *Gateway) Caddyfile() string {
 	if o.NoKey {
 		key, auth = "", "\t\tauth none\n"
 	}
+	if o.NoInlineKey {
+		key = ""
+	}
 	if o.Grace == "" {
 		o.Grace = "5s"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\n\tadmin 127.0.0.1:%d\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s\n\tlog {\n\t\tlevel DEBUG\n\t}\n%s", g.Admin, filepath.Join(g.Dir, "storage"), o.Globals)
 	fmt.Fprintf(&b, "\tfairway {\n\t\tlisten 127.0.0.1:%d\n\t\tname gw1\n\t\tgrace %s\n%s%s\t}\n}\n", g.UDP, o.Grace, key, o.Global)
-	fmt.Fprintf(&b, "http://:%d {\n\tbind 127.0.0.1\n\tfairway {\n%s%s\t}\n}\n", g.HTTP, auth, o.Site)
+	fmt.Fprintf(&b, "http://:%d {\n\tbind 127.0.0.1\n%s\tfairway {\n%s%s\t}\n}\n", g.HTTP, o.SiteLines, auth, o.Site)
 	if o.TLS {
 		fmt.Fprintf(&b, "https://localhost:%d {\n\ttls internal\n\tfairway {\n%s%s\t}\n}\n", g.HTTPS, auth, o.Site)
 	}
@@ -241,6 +247,10 @@ func (g *Gateway) Do(method, path, body string, header ...string) (*http.Respons
 		req.Header.Set("Authorization", "Bearer "+Key)
 	}
 	for i := 0; i+1 < len(header); i += 2 {
+		if header[i+1] == "" {
+			req.Header.Del(header[i])
+			continue
+		}
 		req.Header.Set(header[i], header[i+1])
 	}
 	r, err := http.DefaultTransport.RoundTrip(req)

@@ -17,12 +17,26 @@ type Node struct {
 }
 
 // NewNode joins a node to g by a token and waits until it is ready. Args are further flags of `fairway-node run`; without an --ollama
-// among them it has no provider.
+// among them it has the demo provider alone.
 func (g *Gateway) NewNode(name string, args ...string) *Node {
 	g.t.Helper()
+	return g.NodeWith(name, g.JoinToken(name), args...)
+}
+
+// NodeWith is NewNode with a token that is there already.
+func (g *Gateway) NodeWith(name, token string, args ...string) *Node {
+	g.t.Helper()
 	n := g.node(g.t, name, args...)
-	n.start("--token", g.JoinToken(name))
+	n.start("--token", token)
 	g.WaitNode(name, "ready")
+	return n
+}
+
+// TryNode starts a node that may be turned away.
+func (g *Gateway) TryNode(name string, args ...string) *Node {
+	g.t.Helper()
+	n := g.node(g.t, name, args...)
+	n.start()
 	return n
 }
 
@@ -35,7 +49,7 @@ func (g *Gateway) NodeOf(name, url string, args ...string) *Node {
 func (g *Gateway) node(t testing.TB, name string, args ...string) *Node {
 	t.Helper()
 	if !strings.Contains(strings.Join(args, " "), "--ollama") {
-		args = append(args, "--ollama", "off")
+		args = append(args, "--ollama", "off", "--demo", "on")
 	}
 	return &Node{g: g, Name: name, Dir: filepath.Join(t.TempDir(), "state"), args: args}
 }

@@ -38,11 +38,12 @@ type Account struct {
 	// UsageMismatch: the node's count is not the one seen in the bytes.
 	UsageMismatch bool
 
-	mu      sync.Mutex // held where a field changes that View shows
-	state   string     // queued | running | ended; guarded by mu
-	current *tunnel.Run
-	cancel  bool // the run is to end: guarded by mu
-	begun   bool // it was a run: guarded by Hub.mu until Serve returns
+	mu      sync.Mutex  // held where a field changes that View shows
+	state   string      // queued | running | ended; guarded by mu
+	current *tunnel.Run // guarded by mu
+	unblock func()      // guarded by mu
+	cancel  bool        // the run is to end: guarded by mu
+	begun   bool        // it was a run: guarded by Hub.mu until Serve returns
 	stalled atomic.Bool
 	tally   *ollama.Tally
 	token   string // from the path; never shown
@@ -65,22 +66,34 @@ func (a *Account) bind(p *fleet.Place, attempt uint32) {
 	a.state = "running"
 }
 
-// attach gives Cancel the run to cancel. It reports false when it was called already.
-func (a *Account) attach(r *tunnel.Run) bool {
+// attach gives abort the run to cancel, and what frees a write to a client that does not read. It reports false when abort was called already.
+func (a *Account) attach(r *tunnel.Run, unblock func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.current = r
+	a.current, a.unblock = r, unblock
 	return !a.cancel
 }
+
+// lastWords is how long a run that is aborted may still write its error to the client.
+const lastWords = 500 * time.Millisecond
 
 // abort cancels the run with code, also one that has not been sent yet.
 func (a *Account) abort(code string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cancel = true
-	if a.current != nil {
-		a.current.Cancel(code)
+	run := a.current
+	if run == nil {
+		return
 	}
+	run.Cancel(code)
+	time.AfterFunc(lastWords, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.current == run { // else its connection may serve another request by now
+			a.unblock()
+		}
+	})
 }
 
 func (a *Account) head(status int) {

@@ -35,6 +35,9 @@ func (x *exchange) classify() error {
 // splitPrefixes takes /k/TOKEN and /n/NODE, in either order and each at most once, off an escaped path.
 func splitPrefixes(path string) (rest, token, node string, err error) {
 	for {
+		for strings.HasPrefix(path, "//") {
+			path = path[1:] // as Lookup folds them
+		}
 		var into *string
 		switch {
 		case strings.HasPrefix(path, "/k/") && token == "":

@@ -110,10 +110,10 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 	}
 	stop := context.AfterFunc(u.ctx, func() { r.Cancel(tunnel.CodeCanceled) })
 	defer stop()
-	if !u.x.acc.attach(r) { // the hub's grace is over, or an operator canceled the run
-		r.Cancel(tunnel.CodeCanceled)
+	if !u.x.acc.attach(r, func() { _ = u.x.rc.SetWriteDeadline(time.Now()) }) { // the hub's grace is over
+		r.Cancel(tunnel.CodeDraining)
 	}
-	defer u.x.acc.attach(nil)
+	defer u.x.acc.attach(nil, nil)
 	written := u.send(r)
 	refused, err := u.follow(r, written)
 	if refused == nil {

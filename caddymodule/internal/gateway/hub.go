@@ -49,6 +49,7 @@ type Hub struct {
 	draining bool             // guarded by mu; no new runs
 	leaving  *time.Timer      // guarded by mu; ends what runs when the grace is over
 	embedded *embedded        // guarded by mu
+	lastLog  *zap.Logger      // guarded by mu
 }
 
 // NewHub returns a hub in memory: no socket, no goroutine.
@@ -71,11 +72,17 @@ func (h *Hub) Current() *Settings {
 	return h.stack[len(h.stack)-1]
 }
 
+// log returns the current settings' logger, or during a drain the last one's.
 func (h *Hub) log() *zap.Logger {
-	if st := h.Current(); st != nil {
-		return st.Log
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.stack); n > 0 {
+		h.lastLog = h.stack[n-1].Log
 	}
-	return zap.NewNop()
+	if h.lastLog == nil {
+		return zap.NewNop()
+	}
+	return h.lastLog
 }
 
 func (h *Hub) tunnelSettings() *tunnel.Settings {
@@ -236,6 +243,23 @@ func (h *Hub) Announce() {
 	for _, s := range h.fleet.Sessions() {
 		go func() { _ = s.Drain("the gateway is stopping", true) }() // bounded by the tunnel's own time-out
 	}
+}
+
+// leavingNow reports whether the process was announced to end.
+func (h *Hub) leavingNow() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.draining
+}
+
+// Addr returns the address on which nodes dial in; nil while there is no socket.
+func (h *Hub) Addr() net.Addr {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.listener == nil {
+		return nil
+	}
+	return h.listener.Addr()
 }
 
 // Destruct releases a hub that nobody refers to any more (caddy.Destructor).

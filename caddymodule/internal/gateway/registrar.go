@@ -15,6 +15,14 @@ type registrar struct {
 	hub *Hub
 }
 
+// Register admits a session, unless the process is about to end: nodes are being sent away then.
+func (r *registrar) Register(ctx context.Context, s *tunnel.Session, m *tunnel.Register) (*tunnel.Registered, error) {
+	if r.hub.leavingNow() {
+		return nil, &tunnel.CloseError{Code: tunnel.CloseDraining, Reason: "the gateway is stopping"}
+	}
+	return r.Fleet.Register(ctx, s, m)
+}
+
 // Renew issues a new leaf under the name that the session's certificate proves.
 func (r *registrar) Renew(ctx context.Context, id pki.ID, csr []byte) ([][]byte, error) {
 	st := r.hub.Current()

@@ -25,6 +25,8 @@ func TestSplitPrefixes(t *testing.T) {
 		{in: "/n/n1/k/tok/api/pull", rest: "/api/pull", token: "tok", node: "n1"},
 		{in: "/k/a%2Fb/api/tags", rest: "/api/tags", token: "a/b"},
 		{in: "/k/a/k/b/api/tags", rest: "/k/b/api/tags", token: "a"},
+		{in: "//k/tok/api/tags", rest: "/api/tags", token: "tok"},
+		{in: "/k/tok//api/tags", rest: "/api/tags", token: "tok"},
 		{in: "/k//api/tags", bad: true},
 		{in: "/k/%zz/api/tags", bad: true},
 		{in: "/kx/api", rest: "/kx/api"},
