@@ -33,6 +33,12 @@ func Enroll(ctx context.Context, gateway, token string, log *zap.Logger) (*pki.I
 	e := enrolment{gateway: gateway, log: log}
 	e.check = func(certs []*x509.Certificate, now time.Time) (roots [][]byte, err error) {
 		_, root, err := pki.VerifyPinned(certs, t.CA, t.Issuer.TrustDomain, now)
+		var ve *pki.VerifyError
+		if errors.As(err, &ve) && ve.Reason == pki.ReasonUntrusted {
+			// The token names one root; a gateway of another is the wrong one, however often it is asked. A clock that is
+			// still to be set is another matter.
+			return nil, &FinalError{Err: err}
+		}
 		if err != nil {
 			return nil, err
 		}

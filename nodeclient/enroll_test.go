@@ -68,7 +68,8 @@ func TestEnrolmentChecksTheRoot(t *testing.T) {
 	a, b := newGateway(t), newGateway(t)
 	_, err := Enroll(t.Context(), b.addr, a.token("n1"), zap.NewNop())
 	var ve *pki.VerifyError
-	if !errors.As(err, &ve) {
+	var final *FinalError
+	if !errors.As(err, &ve) || !errors.As(err, &final) {
 		t.Fatalf("%v", err)
 	}
 	b.mu.Lock()

@@ -26,12 +26,17 @@ func TestChatStreamsLineByLine(t *testing.T) {
 			if ct := r.Header.Get("Content-Type"); ct != "application/x-ndjson" || r.Header.Get("X-Fairway-Run") == "" {
 				t.Fatalf("%v", r.Header)
 			}
-			lines, last := 0, time.Now()
+			// The provider writes a line each 100 ms. A machine under load delays some; a gateway that gathers lines would bring
+			// several at the same moment.
+			lines, apart, last := 0, 0, time.Now()
 			for sc := bufio.NewScanner(r.Body); sc.Scan(); lines++ {
-				if gap := time.Since(last); lines > 0 && lines < 10 && (gap < 20*time.Millisecond || gap > 400*time.Millisecond) {
-					t.Errorf("line %d after %v; the provider sends one each 100 ms", lines, gap)
+				if time.Since(last) > 10*time.Millisecond {
+					apart++
 				}
 				last = time.Now()
+			}
+			if apart < 7 {
+				t.Errorf("of 11 lines %d came apart", apart)
 			}
 			if lines != 11 {
 				t.Fatalf("%d lines", lines)

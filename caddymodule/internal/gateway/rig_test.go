@@ -23,7 +23,7 @@ import (
 
 // rig is a hub, a handler behind a plain HTTP server, and nodes, in one process over real sockets.
 type rig struct {
-	t    *testing.T
+	t    testing.TB
 	ca   *pki.SelfSigned
 	hub  *Hub
 	st   *Settings
@@ -34,7 +34,7 @@ type rig struct {
 
 const testKey = "sk-test-1"
 
-func newRig(t *testing.T, o Options) *rig {
+func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
 	ca, err := pki.NewSelfSigned("test.local", time.Now)
 	if err != nil {
@@ -93,11 +93,17 @@ func (identitySource) Renewed(*pki.Identity) error                      { return
 // node joins a node that serves fake, and waits until the gateway lists it as ready.
 func (r *rig) node(name string, fake *fakeollama.Server, credits int) {
 	r.t.Helper()
+	r.serve(name, fake.URL(), credits)
+}
+
+// serve joins a node that serves the provider at url.
+func (r *rig) serve(name, url string, credits int) {
+	r.t.Helper()
 	id, err := r.ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleNode, Name: name})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	a, err := ollama.New("ollama", fake.URL())
+	a, err := ollama.New("ollama", url)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -186,6 +186,10 @@ func advice(err error) string {
 			return "Join anew: move the state directory away, and get a token at the gateway: caddy fairway token --node NAME"
 		}
 	}
+	var ve *pki.VerifyError
+	if errors.As(err, &ve) {
+		return "The gateway at that address is not of the fleet that the token is for."
+	}
 	var ce *tunnel.CloseError
 	if !errors.As(err, &ce) {
 		return ""
