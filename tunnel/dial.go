@@ -24,6 +24,8 @@ type DialConfig struct {
 	Handler Handler
 	// Events gets what the gateway says on the control stream; nil fields are skipped.
 	Events Events
+	// Socket opens the socket to dial from, which the session then owns; nil opens a new UDP socket.
+	Socket func() (net.PacketConn, error)
 }
 
 // Events are called from the goroutine that reads the control stream and must not block.
@@ -39,7 +41,7 @@ type Events struct {
 //
 // A new socket, hence a new port, for each dial: a stale entry in a NAT or conntrack table then cannot swallow the packets.
 func Dial(ctx context.Context, cfg DialConfig) (*NodeSession, error) {
-	c, done, err := dialQUIC(ctx, cfg.Addr, nodeTLS(cfg.Identity), nodeStreams)
+	c, done, err := dialQUIC(ctx, cfg.Addr, nodeTLS(cfg.Identity), nodeStreams, cfg.Socket)
 	if err != nil {
 		return nil, err
 	}
@@ -62,12 +64,11 @@ func Dial(ctx context.Context, cfg DialConfig) (*NodeSession, error) {
 }
 
 // dialQUIC connects from a new socket. done closes the socket, once the connection has been closed.
-func dialQUIC(ctx context.Context, addr *net.UDPAddr, conf *tls.Config, streams int64) (*quic.Conn, func(), error) {
-	network := "udp6"
-	if addr.IP.To4() != nil {
-		network = "udp4" // a dual-stack socket cannot set the DF bit everywhere
+func dialQUIC(ctx context.Context, addr *net.UDPAddr, conf *tls.Config, streams int64, socket func() (net.PacketConn, error)) (*quic.Conn, func(), error) {
+	if socket == nil {
+		socket = func() (net.PacketConn, error) { return newSocket(addr) }
 	}
-	pc, err := net.ListenUDP(network, nil)
+	pc, err := socket()
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a UDP socket: %w", err)
 	}
@@ -82,6 +83,14 @@ func dialQUIC(ctx context.Context, addr *net.UDPAddr, conf *tls.Config, streams 
 		return nil, nil, fmt.Errorf("dialling %s: %w", addr, classify(err))
 	}
 	return c, done, nil
+}
+
+// newSocket opens a UDP socket of addr's family: a dual-stack one cannot set the DF bit everywhere.
+func newSocket(addr *net.UDPAddr) (net.PacketConn, error) {
+	if addr.IP.To4() != nil {
+		return net.ListenUDP("udp4", nil)
+	}
+	return net.ListenUDP("udp6", nil)
 }
 
 func register(ctx context.Context, c *quic.Conn, cfg DialConfig) (*NodeSession, error) {

@@ -105,7 +105,7 @@ type Offer struct {
 func Enroll(ctx context.Context, addr *net.UDPAddr, request func(Offer) (*EnrollRequest, error)) (chain [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, enrollTimeout)
 	defer cancel()
-	c, done, err := dialQUIC(ctx, addr, enrollTLS(), 1)
+	c, done, err := dialQUIC(ctx, addr, enrollTLS(), 1, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func (r *rig) rawNode(name string) (*quic.Conn, *control) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	c, done, err := dialQUIC(ctx, r.ln.Addr().(*net.UDPAddr), nodeTLS(identity(r.t, r.ca, pki.RoleNode, name)), nodeStreams)
+	c, done, err := dialQUIC(ctx, r.ln.Addr().(*net.UDPAddr), nodeTLS(identity(r.t, r.ca, pki.RoleNode, name)), nodeStreams, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

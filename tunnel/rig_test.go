@@ -90,6 +90,18 @@ func (a *admitAll) fencedCount(reason string) int {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRigOn(t, pc)
+	t.Cleanup(func() { _ = r.ln.Close(CloseNone, "test over") })
+	return r
+}
+
+// newRigOn listens on a socket that the test brings.
+func newRigOn(t testing.TB, pc net.PacketConn) *rig {
+	t.Helper()
 	ca, err := pki.NewSelfSigned("test.local", time.Now)
 	if err != nil {
 		t.Fatal(err)
@@ -98,10 +110,6 @@ func newRig(t testing.TB) *rig {
 		sessions: map[string]*Session{}, targets: map[string][]*Target{}, fenced: map[string]int{},
 		gone: make(chan *Session, 64), ready: make(chan *Session, 64), changed: make(chan State, 64),
 	}}
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var log *zap.Logger = zap.NewNop()
 	if tt, ok := t.(*testing.T); ok && testing.Verbose() {
 		log = zaptest.NewLogger(tt)
@@ -111,7 +119,6 @@ func newRig(t testing.TB) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.ln.Close(CloseNone, "test over") })
 	return r
 }
 

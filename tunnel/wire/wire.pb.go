@@ -770,7 +770,8 @@ func (x *ReadyAck) GetGeneration() uint64 {
 	return 0
 }
 
-// Target is a change to what is known of one target. Absent fields change nothing; sets replace or remove as named.
+// Target is a change to what is known of one target. Absent messages and empty lists change nothing; sets replace or remove as named. The flags
+// are always meant: reachable stands in every message.
 type Target struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
