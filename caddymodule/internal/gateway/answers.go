@@ -10,6 +10,9 @@ import (
 	"github.com/fairway-edge/fairway/internal/ollama"
 )
 
+// keepAliveBody is the longest unread body for whose end an answer may wait, in bytes.
+const keepAliveBody = 64 << 10
+
 // respond writes a whole answer of the gateway's own. HEAD gets the head alone.
 func (x *exchange) respond(status int, contentType string, body []byte) {
 	head := x.w.Header()
@@ -19,6 +22,10 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 	head.Set("Content-Length", strconv.Itoa(len(body)))
 	if x.acc.Outcome == "" {
 		x.acc.endSelf(status)
+	}
+	if n := x.r.ContentLength; !x.bodyRead && x.r.ProtoMajor == 1 && (n < 0 || n > keepAliveBody) {
+		// Else net/http would wait for a body that nobody wants, to keep the connection, before it sends the answer.
+		head.Set("Connection", "close")
 	}
 	x.started = true
 	x.w.WriteHeader(status)

@@ -49,6 +49,7 @@ func (x *exchange) readBody() (body []byte, release func(), err error) {
 			err = fail(codeBodyTooLarge, "request body over %d bytes", limit)
 		}
 		if errors.Is(err, io.EOF) {
+			x.bodyRead = true
 			return body, release, nil
 		}
 		if err == nil && len(body) == cap(body) {

@@ -115,6 +115,7 @@ type exchange struct {
 	principal string
 	node      string // pinned by header or path prefix
 	request   ollama.Request
+	bodyRead  bool // the request's body was read to its end
 	started   bool // the head of the answer is out
 }
 

@@ -72,13 +72,14 @@ type tally struct {
 	output                  map[key][]string // of what has not ended
 	builds                  map[string][]string
 	parents                 map[key]bool   // tests that have sub-tests: only the leaves count
+	blamed                  map[key]bool   // those of them in which a sub-test failed, which is counted
 	seen                    map[string]int // failed tests of a package
 	skips                   []string
 }
 
 func newTally(w io.Writer, strict bool) *tally {
 	return &tally{
-		w: w, strict: strict, output: make(map[key][]string), builds: make(map[string][]string), parents: make(map[key]bool), seen: make(map[string]int),
+		w: w, strict: strict, output: make(map[key][]string), builds: make(map[string][]string), parents: make(map[key]bool), blamed: make(map[key]bool), seen: make(map[string]int),
 	}
 }
 
@@ -148,8 +149,11 @@ func (t *tally) test(e event, k key) {
 		}
 	case "fail":
 		t.seen[e.Package]++
-		if leaf {
-			t.failed++
+		if !t.blamed[k] {
+			t.failed++ // a leaf, or a test that failed beside its sub-tests
+		}
+		if i := strings.LastIndexByte(e.Test, '/'); i > 0 {
+			t.blamed[key{e.Package, e.Test[:i]}] = true
 		}
 		fmt.Fprintf(t.w, "--- failed: %s %s (%.1fs)\n%s", short(e.Package), e.Test, e.Elapsed, strings.Join(t.output[k], ""))
 	}

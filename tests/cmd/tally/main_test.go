@@ -68,3 +68,22 @@ func TestTallyCountsAKilledPackage(t *testing.T) {
 		t.Errorf("%d failed; output:\n%s", tl.failed, out.String())
 	}
 }
+
+func TestTallyCountsAFailureOnce(t *testing.T) {
+	t.Parallel()
+	const children = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/one"}
+{"Action":"RESULT","Package":"p","Test":"TestA/one"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+`
+	for _, child := range []string{"pass", "fail"} { // with pass, TestA failed by itself: a race, a cleanup
+		tl := newTally(&strings.Builder{}, false)
+		if err := tl.read(strings.NewReader(strings.Replace(children, "RESULT", child, 1))); err != nil {
+			t.Fatal(err)
+		}
+		if tl.failed != 1 {
+			t.Errorf("sub-test %s: %d failed, want 1", child, tl.failed)
+		}
+	}
+}
