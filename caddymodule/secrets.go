@@ -140,7 +140,7 @@ func hashOf(value string) (hash [32]byte, err error) {
 	if digits, ok := strings.CutPrefix(value, hashPrefix); ok {
 		raw, err := hex.DecodeString(digits)
 		if err != nil || len(raw) != len(hash) {
-			return hash, errors.New("want 64 hexadecimal digits after sha256:")
+			return hash, errors.New("64 hexadecimal digits must follow sha256")
 		}
 		copy(hash[:], raw)
 		return hash, nil

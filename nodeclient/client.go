@@ -263,7 +263,7 @@ func (c *Client) serveLinks(ctx context.Context) error {
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // asked to end, and did
 	}
 	return errors.Join(errs...)
 }

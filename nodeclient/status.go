@@ -113,7 +113,7 @@ func (c *Client) serveStatus(st *state) (stop func(), err error) {
 	ln, err := listenSocket(socket)
 	if err != nil {
 		secret = rand.Text()
-		if ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		if ln, err = listenConfig.Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
 			return nil, &StateError{Dir: st.dir, Err: fmt.Errorf("listening for `fairway-node status`: %w", err)}
 		}
 		if err := st.write(portFile, []byte(ln.Addr().String()+"\n"+secret+"\n")); err != nil {
@@ -138,9 +138,11 @@ func (c *Client) serveStatus(st *state) (stop func(), err error) {
 	}, nil
 }
 
+var listenConfig net.ListenConfig
+
 // listenSocket makes the socket for its owner alone; the directory, mode 0700, closes the moment before.
 func listenSocket(path string) (net.Listener, error) {
-	ln, err := net.Listen("unix", path)
+	ln, err := listenConfig.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,8 @@
 package tunnel
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/quic-go/quic-go"
 
@@ -78,9 +76,4 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrUDPBlocked, err)
 	}
 	return err
-}
-
-// closed reports whether err only says that something was closed on purpose or timed out with its context.
-func closed(err error) bool {
-	return errors.Is(err, net.ErrClosed) || errors.Is(err, quic.ErrServerClosed) || errors.Is(err, quic.ErrTransportClosed) || errors.Is(err, context.Canceled)
 }

@@ -125,7 +125,7 @@ func foldPath(path string) string {
 // findRoute returns the route of a folded path, its parameter, and the path in its
 // canonical form.
 func findRoute(path string) (r *route, param, canonical string) {
-	prefix := ""
+	var prefix string
 	switch {
 	case strings.HasPrefix(path, modelsPrefix):
 		prefix = modelsPrefix

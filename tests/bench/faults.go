@@ -177,7 +177,7 @@ func benchReload(ctx context.Context, b *bed, t *table) error {
 	}{
 		"h1": {client(4), b.path("fairway").url},
 		"h2": {&http.Client{Transport: &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true, DialContext: dial}}, "https://localhost:" + port},
-		"h3": {&http.Client{Transport: &http3.Transport{TLSClientConfig: conf}}, "https://localhost:" + port},
+		"h3": {&http.Client{Transport: &http3.Transport{TLSClientConfig: conf.Clone()}}, "https://localhost:" + port},
 	}
 	var stop atomic.Bool
 	var wg sync.WaitGroup

@@ -230,7 +230,7 @@ exec setpriv --reuid 65532 --regid 65532 --clear-groups --inh-caps=$caps --ambie
 		t.Errorf("the gateway is not confined: %v %s", err, status)
 	}
 	// A state directory that cannot be written is named.
-	node := confine(filepath.Join(dir, "node"), "-all", filepath.Join(dir, "fairway-node"), "run", "--gateway", g.Addr(), "--token", "x",
+	node := confine(filepath.Join(dir, "node"), "-all", filepath.Join(dir, "fairway-node"), "run", "--gateway", g.Addr(), "--token", g.JoinToken("n2"),
 		"--state-dir", filepath.Join(dir, "nowhere"))
 	<-node.done
 	if code := node.cmd.ProcessState.ExitCode(); code != 4 || !strings.Contains(node.log(), filepath.Join(dir, "nowhere")) {

@@ -106,7 +106,7 @@ func (q request) bytes(t testing.TB, host string) []byte {
 	if q.ID != "" {
 		raw = bytes.Replace(raw, []byte("\r\n"), []byte("\r\nX-Test-Id: "+q.ID+"\r\n"), 1)
 	}
-	return append(raw, q.Body...)
+	return raw
 }
 
 // body returns the body of a file.

@@ -53,7 +53,7 @@ func clients(t *testing.T, g *rig.Gateway) map[string]client {
 		return d.DialContext(ctx, network, fmt.Sprintf("127.0.0.1:%d", g.HTTPS))
 	}
 	h2 := &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true, DialContext: dial}
-	h3 := &http3.Transport{TLSClientConfig: conf}
+	h3 := &http3.Transport{TLSClientConfig: conf.Clone()}
 	t.Cleanup(func() { h2.CloseIdleConnections(); _ = h3.Close() })
 	h1 := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(h1.CloseIdleConnections)

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
 )
@@ -23,7 +25,8 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 	if x.acc.Outcome == "" {
 		x.acc.endSelf(status)
 	}
-	if n := x.r.ContentLength; !x.bodyRead && x.r.ProtoMajor == 1 && (n < 0 || n > keepAliveBody) {
+	unread := !x.bodyRead && x.r.ProtoMajor == 1 && (x.r.ContentLength < 0 || x.r.ContentLength > keepAliveBody)
+	if unread {
 		// Else net/http would wait for a body that nobody wants, to keep the connection, before it sends the answer.
 		head.Set("Connection", "close")
 	}
@@ -32,6 +35,24 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 	if x.r.Method != http.MethodHead {
 		_, _ = x.w.Write(body) // a client that left needs no answer
 	}
+	if unread && x.r.Header.Get("Expect") == "" {
+		x.linger()
+	}
+}
+
+// A lingering close: a client that is still sending must get to read its answer, and a socket that is closed with unread bytes resets
+// the connection under it.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 64 << 20
+)
+
+// linger sends the answer and reads on for a moment.
+func (x *exchange) linger() {
+	if x.rc.Flush() != nil || x.rc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, x.r.Body, lingerBytes)
 }
 
 // empty answers 204.

@@ -41,7 +41,7 @@ var headRequest = &http.Request{Method: http.MethodHead}
 // readAnswer reads the head. An error that is not the connection's own is the
 // server's fault.
 func (x *exchange) readAnswer(method string) (*adapter.Response, error) {
-	resp, err := x.readHead(method)
+	resp, err := x.readHead(method) //nolint:bodyclose // the answer that is returned closes it
 	if err != nil {
 		if x.c.readErr != nil {
 			return nil, fmt.Errorf("reading answer: %w", noEOF(err))
@@ -149,7 +149,7 @@ func (b *answer) Close() error {
 }
 
 func (b *answer) trailers() []adapter.Header {
-	if b.err != io.EOF {
+	if !errors.Is(b.err, io.EOF) {
 		return nil
 	}
 	return headers(b.resp.Trailer)

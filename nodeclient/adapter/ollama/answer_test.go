@@ -16,6 +16,8 @@ import (
 )
 
 // fault runs one request into a fault and returns its outcome.
+//
+//nolint:revive,staticcheck // the server stands beside the outcome
 func fault(t *testing.T, kind string, r *adapter.Request) (*adapter.Response, []byte, error, *fakeollama.Server) {
 	t.Helper()
 	s := fakeollama.Start(t, fakeollama.Options{})

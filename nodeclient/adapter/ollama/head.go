@@ -3,6 +3,7 @@ package ollama
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -44,7 +45,7 @@ func appendHead(b []byte, host string, r *adapter.Request) ([]byte, error) {
 
 func checkLine(r *adapter.Request) error {
 	switch {
-	case !isToken(r.Method) || r.Method == "CONNECT":
+	case !isToken(r.Method) || r.Method == http.MethodConnect:
 		return fmt.Errorf("bad method %q", r.Method)
 	case !strings.HasPrefix(r.Path, "/") || strings.ContainsFunc(r.Path, notInPath):
 		return errors.New("bad path")
@@ -63,7 +64,7 @@ func appendFraming(b []byte, r *adapter.Request) []byte {
 	switch {
 	case r.Body != nil && r.Length < 0:
 		return append(b, "Transfer-Encoding: chunked\r\n"...)
-	case r.Body != nil || r.Method == "POST" || r.Method == "PUT" || r.Method == "PATCH":
+	case r.Body != nil || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch:
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, max(r.Length, 0), 10)
 		return append(b, "\r\n"...)
