@@ -9,7 +9,7 @@ require (
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/klauspost/compress v1.20.4
 	github.com/prometheus/client_golang v1.24.1
-	github.com/quic-go/quic-go v0.64.1
+	github.com/quic-go/quic-go v0.64.1 // exactly this: the newest that Caddy v2.11.9 builds with (v0.65.0 does not), and the first with quic.ErrStreamClosed
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.1.0
 	go.uber.org/zap v1.28.0

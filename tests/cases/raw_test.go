@@ -175,7 +175,7 @@ func (r *reply) close(rst bool) {
 	r.conn.Close()
 }
 
-// upload sends the bytes, with what Wait100 and Pace ask for.
+// upload sends the bytes and the further body, with what Wait100 and Pace ask for.
 func (q request) upload(r *reply, raw []byte) error {
 	if q.Wait100 {
 		i := bytes.Index(raw, []byte("\r\n\r\n")) + 4
@@ -189,19 +189,21 @@ func (q request) upload(r *reply, raw []byte) error {
 		}
 		raw = raw[i:]
 	}
-	step := len(raw)
-	if q.Pace > 0 {
-		step = max(1, q.Pace/10)
-	}
-	for len(raw) > 0 {
-		n, err := r.conn.Write(raw[:min(step, len(raw))])
-		r.Sent += n
-		if err != nil {
-			return err
-		}
-		raw = raw[n:]
-		if q.Pace > 0 {
-			time.Sleep(100 * time.Millisecond)
+	for _, part := range [][]byte{raw, q.Body} {
+		for len(part) > 0 {
+			step := len(part)
+			if q.Pace > 0 {
+				step = min(step, max(1, q.Pace/10))
+			}
+			n, err := r.conn.Write(part[:step])
+			r.Sent += n
+			if err != nil {
+				return err
+			}
+			part = part[n:]
+			if q.Pace > 0 {
+				time.Sleep(100 * time.Millisecond)
+			}
 		}
 	}
 	return nil
