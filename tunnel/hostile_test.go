@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func closedWith(t *testing.T, c *quic.Conn) CloseCode {
 }
 
 // Attacks 21, 22, 26, 27, 28, 39 of the control stream: each ends that connection and nothing else.
-func TestHostileControlStreams(t *testing.T) {
+func TestAttacks21to28Control(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	_, bystander := r.node("bystander", echo)
@@ -59,19 +60,24 @@ func TestHostileControlStreams(t *testing.T) {
 		send func(c *control)
 		code CloseCode
 	}{
-		{"garbage", func(c *control) { _, _ = c.stream.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, CloseProtocol},
-		{"an old version", func(c *control) { m := hello(); m.Version = 0; _ = c.send(wire.TypeRegister, m) }, CloseVersion},
-		{"Ready first", func(c *control) { _ = c.send(wire.TypeReady, &Ready{}) }, CloseProtocol},
-		{"Register twice", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _ = c.send(wire.TypeRegister, hello()) }, CloseProtocol},
-		{"Status before Ready", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _ = c.send(wire.TypeStatus, &Status{Seq: 1}) }, CloseProtocol},
-		{"Ready of another generation", func(c *control) {
+		{"21 garbage", func(c *control) { _, _ = c.stream.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, CloseProtocol},
+		{"21 an old version", func(c *control) { m := hello(); m.Version = 0; _ = c.send(wire.TypeRegister, m) }, CloseVersion},
+		{"26 Ready without Register", func(c *control) { _ = c.send(wire.TypeReady, &Ready{}) }, CloseProtocol},
+		{"22 Register twice", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _ = c.send(wire.TypeRegister, hello()) }, CloseProtocol},
+		{"22 Status before Ready", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _ = c.send(wire.TypeStatus, &Status{Seq: 1}) }, CloseProtocol},
+		{"26 Ready of another generation", func(c *control) {
 			_ = c.send(wire.TypeRegister, hello())
 			_ = c.send(wire.TypeReady, &Ready{Generation: 1 << 50})
 		}, CloseProtocol},
-		{"a length of 2^32-1", func(c *control) { _, _ = c.stream.Write([]byte{0x01, 0xff, 0xff, 0xff, 0xff, 0x0f}) }, CloseProtocol},
-		{"an unknown critical frame", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _, _ = c.stream.Write([]byte{0x7f, 0}) }, CloseProtocol},
-		{"a run frame", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _, _ = c.stream.Write([]byte{0x4b, 0}) }, CloseProtocol},
-		{"a message that is no protobuf", func(c *control) { _, _ = c.stream.Write([]byte{0x01, 2, 0xff, 0xff}) }, CloseProtocol},
+		{"27 a length of 2^32-1", func(c *control) { _, _ = c.stream.Write([]byte{0x01, 0xff, 0xff, 0xff, 0xff, 0x0f}) }, CloseProtocol},
+		{"28 an unknown critical frame", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _, _ = c.stream.Write([]byte{0x7f, 0}) }, CloseProtocol},
+		{"39 a run frame on the control stream", func(c *control) { _ = c.send(wire.TypeRegister, hello()); _, _ = c.stream.Write([]byte{0x4b, 0}) }, CloseProtocol},
+		{"23 another node's name", func(c *control) { m := hello(); m.Node = "n2"; _ = c.send(wire.TypeRegister, m) }, CloseIdentityMismatch},
+		{"24 a name with a slash", func(c *control) { m := hello(); m.Node = "n1/../n2"; _ = c.send(wire.TypeRegister, m) }, CloseBadNodeID},
+		{"24 a name of 1 KiB", func(c *control) { m := hello(); m.Node = strings.Repeat("n", 1024); _ = c.send(wire.TypeRegister, m) }, CloseBadNodeID},
+		{"24 a name that looks like another", func(c *control) { m := hello(); m.Node = "n\u0131"; _ = c.send(wire.TypeRegister, m) }, CloseBadNodeID},
+		{"40 text that is not UTF-8", func(c *control) { _, _ = c.stream.Write([]byte{0x01, 4, 0x2a, 2, 0xff, 0xfe}) }, CloseProtocol},
+		{"27 a message that is no protobuf", func(c *control) { _, _ = c.stream.Write([]byte{0x01, 2, 0xff, 0xff}) }, CloseProtocol},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, ctl := r.rawNode("n1")
@@ -101,7 +107,7 @@ func TestSilentNewcomerIsClosed(t *testing.T) {
 }
 
 // Attack 34: a node cannot open unidirectional streams, nor more than 16 bidirectional ones beside the control stream.
-func TestNodeStreamsAreBounded(t *testing.T) {
+func TestAttack34Streams(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	c, _ := r.rawNode("n1")
@@ -120,7 +126,7 @@ func TestNodeStreamsAreBounded(t *testing.T) {
 }
 
 // Attacks 29, 30, 31, 32 and 40 of run streams: wrong order is the end of that run alone.
-func TestHostileRunStreams(t *testing.T) {
+func TestAttacks29to32Runs(t *testing.T) {
 	t.Parallel()
 	accepted := wire.AppendHeader(nil, wire.TypeAccepted, 0)
 	head := must(wire.AppendMessage(nil, wire.TypeHead, &Head{Status: 200}))
@@ -135,20 +141,20 @@ func TestHostileRunStreams(t *testing.T) {
 		late int
 	}{
 		{"all in order", join(accepted, head, data, done), "", 0},
-		{"data before a head", join(accepted, data), CodeProtocolOrder, 0},
-		{"two heads", join(accepted, head, head), CodeProtocolOrder, 0},
-		{"a head before Accepted", head, CodeProtocolOrder, 0},
-		{"Accepted twice", join(accepted, accepted), CodeProtocolOrder, 0},
-		{"Refused after a head", join(accepted, head, refused), CodeProtocolOrder, 0},
-		{"a status of 99", join(accepted, must(wire.AppendMessage(nil, wire.TypeHead, &Head{Status: 99}))), CodeProtocolOrder, 0},
-		{"a status of 101", join(accepted, must(wire.AppendMessage(nil, wire.TypeHead, &Head{Status: 101}))), CodeProtocolOrder, 0},
-		{"completed without a head", join(accepted, must(wire.AppendMessage(nil, wire.TypeTerminal, &Terminal{Outcome: Completed}))), CodeProtocolOrder, 0},
-		{"completed with another count of bytes", join(accepted, head, data, must(wire.AppendMessage(nil, wire.TypeTerminal, &Terminal{Outcome: Completed, Bytes: 7}))), CodeProtocolOrder, 0},
-		{"an outcome that does not exist", join(accepted, must(wire.AppendMessage(nil, wire.TypeTerminal, &Terminal{Outcome: 9}))), CodeProtocolOrder, 0},
-		{"a control frame", join(accepted, wire.AppendHeader(nil, wire.TypeReadyAck, 0)), CodeProtocolOrder, 0},
-		{"an unknown critical frame", []byte{0x7f, 0}, CodeProtocolOrder, 0},
-		{"an end without a terminal", join(accepted, head, data), CodeNodeLost, 0},
-		{"two terminals and data after", join(accepted, head, data, done, done, data), "", 2},
+		{"30 data before a head", join(accepted, data), CodeProtocolOrder, 0},
+		{"30 two heads", join(accepted, head, head), CodeProtocolOrder, 0},
+		{"30 a head before Accepted", head, CodeProtocolOrder, 0},
+		{"30 Accepted twice", join(accepted, accepted), CodeProtocolOrder, 0},
+		{"30 Refused after a head", join(accepted, head, refused), CodeProtocolOrder, 0},
+		{"32 a status of 99", join(accepted, must(wire.AppendMessage(nil, wire.TypeHead, &Head{Status: 99}))), CodeProtocolOrder, 0},
+		{"32 a status of 101", join(accepted, must(wire.AppendMessage(nil, wire.TypeHead, &Head{Status: 101}))), CodeProtocolOrder, 0},
+		{"32 completed without a head", join(accepted, must(wire.AppendMessage(nil, wire.TypeTerminal, &Terminal{Outcome: Completed}))), CodeProtocolOrder, 0},
+		{"32 completed with another count of bytes", join(accepted, head, data, must(wire.AppendMessage(nil, wire.TypeTerminal, &Terminal{Outcome: Completed, Bytes: 7}))), CodeProtocolOrder, 0},
+		{"32 an outcome that does not exist", join(accepted, must(wire.AppendMessage(nil, wire.TypeTerminal, &Terminal{Outcome: 9}))), CodeProtocolOrder, 0},
+		{"29 a control frame", join(accepted, wire.AppendHeader(nil, wire.TypeReadyAck, 0)), CodeProtocolOrder, 0},
+		{"28 an unknown critical frame", []byte{0x7f, 0}, CodeProtocolOrder, 0},
+		{"31 an end without a terminal", join(accepted, head, data), CodeNodeLost, 0},
+		{"31 two terminals and data after", join(accepted, head, data, done, done, data), "", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -168,6 +174,59 @@ func TestHostileRunStreams(t *testing.T) {
 				t.Errorf("the session is %s", s.State())
 			}
 		})
+	}
+}
+
+// Attack 36: a node that cuts its answer into single bytes costs what its client takes, no more, and loses nothing.
+func TestAttack36OneByteFrames(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	r := newRig(t)
+	_, s := r.node("n1", func(_ context.Context, nr *NodeRun) {
+		_ = nr.Accept()
+		_ = nr.SendHead(&Head{Status: 200}, true)
+		for range n {
+			if nr.SendData([]byte("x"), true) != nil {
+				break
+			}
+		}
+		_ = nr.Finish(&Terminal{Outcome: Completed})
+	})
+	if res := collect(open(t, s, "r1", nil)); res.terminal.Outcome != Completed || len(res.body) != n || res.frames != n {
+		t.Fatalf("%v: %d bytes in %d frames", res.terminal, len(res.body), res.frames)
+	}
+}
+
+// Attack 38: a Cancel that names no run, another's or one that has ended does nothing to others.
+func TestAttack38Cancel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	goOn := make(chan struct{})
+	_, s := r.node("n1", func(ctx context.Context, nr *NodeRun) {
+		_ = nr.Accept()
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
+		_ = nr.SendHead(&Head{Status: 200}, false)
+		_ = nr.Finish(&Terminal{Outcome: Completed})
+	})
+	run := open(t, s, "r1", nil)
+	run.Next()
+	for _, id := range []string{"", "r2", "r1 ", "R1"} {
+		if err := s.CancelRun(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Probe(context.Background()); err != nil { // the node has read them all
+		t.Fatal(err)
+	}
+	close(goOn)
+	if res := collect(run); res.terminal.Outcome != Completed {
+		t.Fatalf("%v", res.terminal)
+	}
+	if err := s.CancelRun("r1"); err != nil || s.State() != StateReady {
+		t.Fatalf("%v, %s", err, s.State())
 	}
 }
 

@@ -341,3 +341,31 @@ func TestUDPBlocked(t *testing.T) {
 		}
 	})
 }
+
+// Attack 35: a node that never reads a body is given up after the stall time, and costs no more than its windows.
+func TestAttack35NodeNeverReads(t *testing.T) {
+	t.Parallel()
+	stuck := func(ctx context.Context, nr *NodeRun) {
+		_ = nr.Accept()
+		<-ctx.Done()
+	}
+	virtual(t, fixed(time.Millisecond), 0, stuck, func(t *testing.T, _ *rig, _ *faultyRouter, _ *NodeSession, s *Session) {
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		wrote := make(chan error, 1)
+		go func() { wrote <- run.WriteBody(make([]byte, 16<<20)) }()
+		res := collect(run)
+		if d := time.Since(start); res.terminal.Outcome != Failed || res.terminal.Code != CodeNodeStalled || d > StallTimeout+2*time.Second {
+			t.Errorf("%v after %v", res.terminal, d)
+		}
+		if err := <-wrote; err == nil {
+			t.Error("16 MiB went into a node that reads nothing")
+		}
+		if s.State() != StateReady {
+			t.Errorf("the session is %s", s.State())
+		}
+	})
+}

@@ -11,7 +11,7 @@ import (
 
 // Check 91: the stock command gives through the gateway what it gives directly.
 func TestCLI(t *testing.T) {
-	p := newPair(t)
+	p := commonPair(t)
 	host := func(base string) string { return strings.TrimPrefix(base, "http://") }
 	ago := regexp.MustCompile(`\d+ (second|minute|hour|day|week|month)s? ago|\d+ (seconds?|minutes?) from now|Less than a second ago|About a minute`)
 	ansi := regexp.MustCompile("\x1b\\[[0-9;?]*[a-zA-Z]|[⠀-⣿] ?")

@@ -411,7 +411,21 @@ func TestDuplicateNodes(t *testing.T) {
 	}
 }
 
-func TestHostileInventories(t *testing.T) {
+// Attack 25: numbers that no honest node has.
+func TestAttack25Watermark(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	for _, wm := range []uint64{1 << 53, 1<<64 - 1, uint64(time.Now().Add(48 * time.Hour).UnixMilli())} { //nolint:gosec // positive
+		_, err := f.register(context.Background(), &fakeSession{node: "a", instance: "a"}, wm)
+		var ce *tunnel.CloseError
+		if !errors.As(err, &ce) || ce.Code != tunnel.CloseWatermark {
+			t.Errorf("%d: %v", wm, err)
+		}
+	}
+}
+
+// Attack 26, and what else an inventory can be.
+func TestAttack26Inventories(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -62,7 +63,8 @@ func TestRequestHeaders(t *testing.T) {
 	}
 }
 
-func TestAnswerHeaders(t *testing.T) {
+// Attack 33.
+func TestAttack33AnswerHeaders(t *testing.T) {
 	t.Parallel()
 	h := func(kv ...string) (out []*tunnel.Header) {
 		for i := 0; i+1 < len(kv); i += 2 {
@@ -223,5 +225,22 @@ func TestBodyLimits(t *testing.T) {
 	resp, _ = r.do("POST", "/api/chat", chat("t-echo", ""))
 	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
 		t.Fatalf("%d with the budget used up", resp.StatusCode)
+	}
+}
+
+// Attack 13: early data can be replayed, so it starts nothing.
+func TestAttack13EarlyData(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	h := r.handler(Options{})
+	for method, status := range map[string]int{"POST": 425, "DELETE": 425, "GET": 401} {
+		path := map[string]string{"POST": "/api/chat", "DELETE": "/api/delete", "GET": "/api/tags"}[method]
+		req := httptest.NewRequest(method, path, strings.NewReader(chat("t-echo", "")))
+		req.TLS = &tls.ConnectionState{}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		if w.Code != status {
+			t.Errorf("%s in early data: %d %s", method, w.Code, w.Body)
+		}
 	}
 }
