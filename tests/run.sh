@@ -192,11 +192,13 @@ real_ollama() {
 	fi
 }
 
-# End-to-end packages share the machine's two cores badly, so they run after the others and one at a time.
+# Packages that start whole fleets share two cores badly, so they run after the others and one at a time. Their tests mostly wait, so more of
+# them run at once than there are cores. The programs run under the race detector in the end-to-end tests; the others measure.
 unit_tests() { mapfile -t unit < <(packages ./... | grep -v '/fairway/tests/'); tests "unit tests" -race -timeout 10m "${unit[@]}"; }
 system_tests() {
-	mapfile -t system < <(packages ./tests/...)
-	FAIRWAY_RACE=1 tests "system tests" -race -p 1 -count 1 -timeout 20m "${system[@]}"
+	mapfile -t system < <(packages ./tests/... | grep -v '/tests/e2e')
+	FAIRWAY_RACE=1 tests "end-to-end tests" -race -p 1 -parallel 4 -count 1 -timeout 20m ./tests/e2e/...
+	tests "system tests" -p 1 -parallel 4 -count 1 -timeout 20m "${system[@]}"
 }
 
 full() {

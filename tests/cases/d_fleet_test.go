@@ -74,6 +74,7 @@ func TestD03_NewcomerGetsWork(t *testing.T) {
 	c := plain(t, g)
 	burst(300, 30, func(int) int { return c.abort(chat("t-tick", `,"t_n":200,"t_ms":50`), 1) })
 	n3 := join("n3")
+	old := g.Node("n3").Sessions[0].Generation
 	n3.Kill()
 	if err := g.Reload(); err != nil {
 		t.Error(err)
@@ -82,7 +83,7 @@ func TestD03_NewcomerGetsWork(t *testing.T) {
 	n3.Restart()
 	rig.Eventually(t, 20*time.Second, "the newcomer has reported its models", func() bool {
 		n := g.Node("n3")
-		return n.State == "ready" && len(n.Targets) > 0 && len(n.Targets[0].Models) > 0
+		return n.State == "ready" && len(n.Sessions) == 1 && n.Sessions[0].Generation > old && len(n.Targets) > 0 && len(n.Targets[0].Models) > 0
 	})
 	for _, f := range fakes {
 		f.Reset()

@@ -9,9 +9,9 @@ import (
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
-// suite lends its life to what several tests share.
+// suite lends its life to what several tests share. What goes wrong while it is made fails the test that asked first.
 type suite struct {
-	testing.TB // nil: only what the rig calls is there
+	testing.TB // of that test
 	mu         sync.Mutex
 	ends       []func()
 	failed     bool
@@ -19,7 +19,6 @@ type suite struct {
 
 var whole = &suite{}
 
-func (s *suite) Helper()      {}
 func (s *suite) Failed() bool { return s.failed }
 func (s *suite) Cleanup(f func()) {
 	s.mu.Lock()
@@ -28,8 +27,6 @@ func (s *suite) Cleanup(f func()) {
 }
 func (s *suite) Logf(format string, args ...any)   { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 func (s *suite) Errorf(format string, args ...any) { s.failed = true; s.Logf(format, args...) }
-func (s *suite) Fatal(args ...any)                 { panic(fmt.Sprint(args...)) }
-func (s *suite) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 func (s *suite) TempDir() string {
 	dir, err := os.MkdirTemp("", "fairway-conformance-")
 	if err != nil {
@@ -58,11 +55,31 @@ func needOllama(t *testing.T) {
 	}
 }
 
-// common is the pair of all tests that leave it as they found it.
-var common = sync.OnceValue(func() pair { return makePair(whole, rig.Options{NoKey: true, TLS: true}) })
+// shared makes a thing once for all tests that leave it as they found it.
+type shared[T any] struct {
+	once sync.Once
+	make func(testing.TB) T
+	done bool
+	it   T
+}
+
+func (s *shared[T]) of(t *testing.T) T {
+	t.Helper()
+	s.once.Do(func() {
+		whole.TB = t
+		s.it = s.make(whole)
+		s.done = true
+	})
+	if !s.done {
+		t.Fatal("what several tests share could not be made: see the first one's failure")
+	}
+	return s.it
+}
+
+var common = &shared[pair]{make: func(t testing.TB) pair { return makePair(t, rig.Options{NoKey: true, TLS: true}) }}
 
 func commonPair(t *testing.T) pair {
 	t.Helper()
 	needOllama(t)
-	return common()
+	return common.of(t)
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,11 +34,19 @@ func makePair(t testing.TB, o rig.Options, env ...string) pair {
 			vars = append(vars, e)
 		}
 	}
-	p := pair{ollama: rig.NewOllama(t, vars...), g: rig.NewGateway(t, o)}
+	p := pair{ollama: startOllama(t, vars...), g: rig.NewGateway(t, o)}
 	waitAdmin(t, p.g)
 	p.node = p.g.NodeOf("n1", p.ollama.URL, flags...)
 	waitListed(t, p.g, "tiny:latest")
 	return p
+}
+
+// startOllama starts one whose runners end with it: they outlive an Ollama that is killed.
+func startOllama(t testing.TB, env ...string) *rig.Ollama {
+	t.Helper()
+	o := rig.NewOllama(t, env...)
+	t.Cleanup(func() { _ = syscall.Kill(-o.Pid(), syscall.SIGKILL) })
+	return o
 }
 
 // newPair is a pair of the test's own.
@@ -58,7 +67,7 @@ func waitAdmin(t testing.TB, g *rig.Gateway) {
 
 func waitListed(t testing.TB, g *rig.Gateway, model string) {
 	t.Helper()
-	rig.Eventually(t, 15*time.Second, model+" is listed", func() bool {
+	rig.Eventually(t, time.Minute, model+" is listed", func() bool {
 		_, body := g.Do("GET", "/api/tags", "")
 		return strings.Contains(body, `"`+model+`"`)
 	})

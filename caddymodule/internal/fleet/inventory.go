@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
@@ -137,42 +138,46 @@ func (s *seat) forget(t *target, key string) {
 	}
 }
 
-// mergedCache keeps the answers of the inventory endpoints until something changes.
-type mergedCache struct {
-	tags, ps, v1 []byte
-	valid        bool
-}
-
-// changed notes that the inventory is another now. f.mu is held.
-func (f *Fleet) changed() { f.merged.valid = false }
-
 // Inventory is the merged answers of the inventory endpoints. The slices must not be changed.
 type Inventory struct {
 	Tags, PS, V1Models []byte
 }
 
-// Inventory returns the union over the nodes that can take runs.
+// mergedCache keeps an Inventory until something changes.
+type mergedCache struct {
+	made    *Inventory // nil: to be made
+	version uint64     // counts the changes
+}
+
+// changed notes that the inventory is another now. f.mu is held.
+func (f *Fleet) changed() {
+	f.merged.made = nil
+	f.merged.version++
+}
+
+// Inventory returns the union over the nodes that can take runs. It is made once after a change, outside the mutex: with many nodes it takes
+// milliseconds, which runs must not wait for.
 func (f *Fleet) Inventory() Inventory {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.merged.valid {
-		var models [][]ollama.Model
-		var loaded [][]ollama.Loaded
-		f.eachTarget(func(t *target) {
-			ms := make([]ollama.Model, 0, len(t.models))
-			for _, m := range t.models {
-				ms = append(ms, m)
-			}
-			models = append(models, ms)
-			ls := make([]ollama.Loaded, 0, len(t.loaded))
-			for _, l := range t.loaded {
-				ls = append(ls, l)
-			}
-			loaded = append(loaded, ls)
-		})
-		f.merged = mergedCache{tags: ollama.MergeTags(models), ps: ollama.MergePS(loaded), v1: ollama.MergeV1Models(models), valid: true}
+	if f.merged.made != nil {
+		defer f.mu.Unlock()
+		return *f.merged.made
 	}
-	return Inventory{Tags: f.merged.tags, PS: f.merged.ps, V1Models: f.merged.v1}
+	version := f.merged.version
+	var models [][]ollama.Model
+	var loaded [][]ollama.Loaded
+	f.eachTarget(func(t *target) {
+		models = append(models, slices.Collect(maps.Values(t.models)))
+		loaded = append(loaded, slices.Collect(maps.Values(t.loaded)))
+	})
+	f.mu.Unlock()
+	inv := &Inventory{Tags: ollama.MergeTags(models), PS: ollama.MergePS(loaded), V1Models: ollama.MergeV1Models(models)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.merged.version == version {
+		f.merged.made = inv
+	}
+	return *inv
 }
 
 // eachTarget calls visit for each reachable Ollama target of a node that is here and not draining. A suspect node counts: it is given a few
