@@ -37,6 +37,27 @@ func counting(t *testing.T) (string, *atomic.Int64) {
 	return s.URL, &n
 }
 
+// patient is an Ollama that takes its time for a chat and does not look at it, so that large bodies cost nothing here.
+func patient(t *testing.T, wait time.Duration) string {
+	t.Helper()
+	u, err := url.Parse(fakeollama.Start(t, fakeollama.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(u)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/chat" {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		time.Sleep(wait)
+		_, _ = io.WriteString(w, `{"done":true}`)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 type count struct{ *atomic.Int64 }
 
 func (c count) Write(p []byte) (int, error) { c.Add(int64(len(p))); return len(p), nil }

@@ -111,16 +111,18 @@ func TestF09_Images(t *testing.T) {
 // crowd out the others.
 func TestF10_ManyLargeBodies(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "512MiB")
-	f := newFleet(t, rig.Options{})
-	c := plain(t, f.Gateway)
-	before := use(t, f.Pid()).rss
-	body := []byte(`{"model":"t-slowload","t_s":5,"stream":false,"messages":[{"role":"user","content":"` + strings.Repeat("x", 10_000_000) + `"}]}`)
+	g := newGateway(t, rig.Options{})
+	g.NodeOf("n1", patient(t, 5*time.Second), "--credits", credits)
+	waitModel(t, g, "t-echo")
+	c := plain(t, g)
+	before := use(t, g.Pid()).rss
+	body := []byte(`{"model":"t-echo","stream":false,"messages":[{"role":"user","content":"` + strings.Repeat("x", 10_000_000) + `"}]}`)
 	peak := make(chan int, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		most := 0
 		for ctx.Err() == nil {
-			most = max(most, use(t, f.Pid()).rss)
+			most = max(most, use(t, g.Pid()).rss)
 			time.Sleep(50 * time.Millisecond)
 		}
 		peak <- most
@@ -135,7 +137,7 @@ func TestF10_ManyLargeBodies(t *testing.T) {
 	})
 	got := burst(200, 200, func(int) int {
 		head := "POST /api/chat HTTP/1.1\r\nHost: @@HOST@@\r\nAuthorization: Bearer @@KEY@@\r\nContent-Length: " + itoa(len(body)) + "\r\n\r\n"
-		r := request{Bytes: head, Body: body, Timeout: time.Minute}.to(t, site(f.Gateway))
+		r := request{Bytes: head, Body: body, Timeout: 2 * time.Minute}.to(t, site(g))
 		if r.Status != 200 && (r.Header.Get("Retry-After") == "" || errorText("/api/", r.Body) == "") {
 			t.Errorf("%d %v %s: %s", r.Status, r.Lines, r.Body, r.Ended)
 		}

