@@ -103,9 +103,6 @@ func (look lookup) eachAddress(ctx context.Context, gateway string, prefer netip
 
 // dial opens and registers a session.
 func (l *link) dial(ctx context.Context, id *pki.Identity, events tunnel.Events) (s *tunnel.NodeSession, err error) {
-	if l.silentSince.IsZero() {
-		l.silentSince = time.Now()
-	}
 	err = l.c.lookup.eachAddress(ctx, l.addr, l.good, func(ctx context.Context, addr netip.AddrPort) error {
 		s, err = tunnel.Dial(ctx, tunnel.DialConfig{
 			Identity: id, Addr: net.UDPAddrFromAddrPort(addr), Register: l.register(id), Handler: l.c, Events: events,

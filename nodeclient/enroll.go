@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,11 +27,16 @@ const renewalContext = "fairway-renew/v1\x00"
 // Enroll joins the fleet that token names: the gateway's root must be the one whose hash the token holds; then the gateway signs a new key.
 // A refusal for good is a *FinalError.
 func Enroll(ctx context.Context, gateway, token string, log *zap.Logger) (*pki.Identity, error) {
+	return enroll(ctx, gateway, token, log, new(atomic.Bool))
+}
+
+// enroll is Enroll; clock says whether the warning about clocks was given.
+func enroll(ctx context.Context, gateway, token string, log *zap.Logger, clock *atomic.Bool) (*pki.Identity, error) {
 	t, err := pki.ReadJoinToken(token)
 	if err != nil {
 		return nil, &FinalError{Err: err}
 	}
-	e := enrolment{gateway: gateway, log: log}
+	e := enrolment{gateway: gateway, log: log, clock: clock}
 	e.check = func(certs []*x509.Certificate, now time.Time) (roots [][]byte, err error) {
 		_, root, err := pki.VerifyPinned(certs, t.CA, t.Issuer.TrustDomain, now)
 		var ve *pki.VerifyError
@@ -57,7 +63,7 @@ func Enroll(ctx context.Context, gateway, token string, log *zap.Logger) (*pki.I
 
 // renewExpired gets a new leaf for one that has expired: its key proves who asks.
 func renewExpired(ctx context.Context, gateway string, old *pki.Identity, log *zap.Logger) (*pki.Identity, error) {
-	e := enrolment{gateway: gateway, log: log}
+	e := enrolment{gateway: gateway, log: log, clock: new(atomic.Bool)}
 	e.check = func(certs []*x509.Certificate, now time.Time) ([][]byte, error) {
 		_, err := pki.VerifyPeer(certs, old.Roots, old.ID.TrustDomain, pki.RoleGateway, now)
 		return old.RootDER, err
@@ -92,6 +98,7 @@ func renewalProof(key crypto.PrivateKey, exporter []byte) ([]byte, error) {
 type enrolment struct {
 	gateway string
 	log     *zap.Logger
+	clock   *atomic.Bool // the warning about clocks was given
 	// check verifies the gateway's chain, leaf first, and returns the roots to trust.
 	check func(certs []*x509.Certificate, now time.Time) (roots [][]byte, err error)
 	// prove adds what entitles the node to a leaf.
@@ -140,7 +147,7 @@ func (e *enrolment) verify(o tunnel.Offer) ([][]byte, error) {
 	}
 	now := time.Now()
 	clocks := []zap.Field{zap.Time("here", now.UTC()), zap.Time("gateway", o.GatewayTime.UTC())}
-	if _, warn := pki.CheckClock(o.GatewayTime, now); warn {
+	if _, warn := pki.CheckClock(o.GatewayTime, now); warn && e.clock.CompareAndSwap(false, true) {
 		e.log.Warn("the clocks of this machine and the gateway differ; certificates depend on them", clocks...)
 	}
 	roots, err := e.check(certs, now)

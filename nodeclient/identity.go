@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -18,6 +19,7 @@ type StateIdentity struct {
 	dir, token string
 	gateways   []string
 	log        *zap.Logger
+	clock      atomic.Bool // the warning about clocks was given
 
 	mu sync.Mutex
 	id *pki.Identity // guarded by mu; nil until joined
@@ -72,7 +74,7 @@ func (s *StateIdentity) Current(ctx context.Context) (*pki.Identity, error) {
 	}
 	var errs []error
 	for _, gateway := range s.gateways {
-		id, err := Enroll(ctx, gateway, s.token, s.log)
+		id, err := enroll(ctx, gateway, s.token, s.log, &s.clock)
 		if err == nil {
 			s.log.Info("joined", zap.String("node", id.ID.Name), zap.String("trust_domain", id.ID.TrustDomain), zap.String("address", gateway))
 			return id, s.keep(id)

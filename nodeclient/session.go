@@ -95,8 +95,12 @@ func (l *link) run(ctx context.Context) error {
 // once runs one session from the dial to its end, and returns why it ended.
 func (l *link) once(ctx context.Context, b *backoff) error {
 	l.set(stateConnecting, nil, nil)
+	if l.silentSince.IsZero() {
+		l.silentSince = time.Now()
+	}
 	id, err := l.identity(ctx)
 	if err != nil {
+		l.noteSilence(err) // joining dials too
 		return err
 	}
 	leave := make(chan string, 1)
@@ -136,6 +140,9 @@ func (l *link) registered(s *tunnel.NodeSession) {
 func (c *Client) checkClock(gateway time.Time) {
 	here := time.Now()
 	if skew, warn := pki.CheckClock(gateway, here); warn {
+		if s, ok := c.cfg.Identity.(*StateIdentity); ok && s.clock.Swap(true) {
+			return // said when it joined
+		}
 		c.clock.Do(func() {
 			c.log.Warn("the clocks of this machine and the gateway differ; certificates depend on them",
 				zap.Time("here", here.UTC()), zap.Time("gateway", gateway.UTC()), zap.Duration("difference", skew.Round(time.Second)))

@@ -184,8 +184,12 @@ func TestA08_V1Doubled(t *testing.T) {
 	if r.Status != 404 || !r.isJSON() || !strings.Contains(r.Body, "/v1/api/tags") || !strings.Contains(r.Body, `"error"`) {
 		t.Errorf("%d %v %s", r.Status, r.Lines, r.Body)
 	}
-	if r.Total > 500*time.Millisecond {
-		t.Errorf("took %v", r.Total)
+	quickest := r.Total
+	for range 5 { // the machine may be busy with other tests
+		quickest = min(quickest, f.send(t, "A08_v1_api_tags").Total)
+	}
+	if quickest > within(100*time.Millisecond) {
+		t.Errorf("took %v", quickest)
 	}
 	if n := len(f.records(t.Name())); n != 0 {
 		t.Errorf("%d nodes asked", n)

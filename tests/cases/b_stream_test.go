@@ -56,10 +56,7 @@ func (f *fleet) prompt(t *testing.T, file string) {
 	if len(w) < 20 || len(r.ReadAt) < 20 {
 		t.Fatalf("%d writes, %d arrivals", len(w), len(r.ReadAt))
 	}
-	slack := 100 * time.Millisecond
-	if os.Getenv("FAIRWAY_RACE") != "" {
-		slack *= 3
-	}
+	slack := within(100 * time.Millisecond)
 	var worst time.Duration
 	for i, at := range w[:20] {
 		late := slack + 1
@@ -249,7 +246,7 @@ func TestB10_StopWhileLoading(t *testing.T) {
 	for name, rst := range map[string]bool{"FIN": false, "RST": true} {
 		id := t.Name() + name
 		r := request{File: "B10_slowload_120", ID: id, CloseAfter: 2 * time.Second, RST: rst}.to(t, site(f.Gateway))
-		if d := f.gone(t, id, r.Closed); r.Ended != byTest || d > 2*time.Second {
+		if d := f.gone(t, id, r.Closed); r.Ended != byTest || d > within(2*time.Second) {
 			t.Errorf("%s: %s, stopped after %v", name, r.Ended, d)
 		}
 	}
@@ -260,7 +257,7 @@ func TestB10_StopWhileLoading(t *testing.T) {
 		t.Errorf("an answer: %d", r.StatusCode)
 		r.Body.Close()
 	}
-	if d := f.gone(t, t.Name()+"h2", time.Now()); d > 2*time.Second {
+	if d := f.gone(t, t.Name()+"h2", time.Now()); d > within(2*time.Second) {
 		t.Errorf("h2: stopped after %v", d)
 	}
 	settled(t, f.Gateway)
@@ -275,7 +272,7 @@ func TestB11_ClosedTab(t *testing.T) {
 	f := newFleet(t, rig.Options{})
 	base := f.fake.Stats().Open
 	r := request{File: "B11_tick_60s", ID: t.Name(), CloseAfterLines: 3}.to(t, site(f.Gateway))
-	if d := f.gone(t, t.Name(), r.Closed); r.Ended != byTest || d > time.Second {
+	if d := f.gone(t, t.Name(), r.Closed); r.Ended != byTest || d > within(time.Second) {
 		t.Errorf("%s, stopped after %v", r.Ended, d)
 	}
 	c := plain(t, f.Gateway)

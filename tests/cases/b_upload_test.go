@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -80,14 +82,22 @@ func TestB09_SlowUpload(t *testing.T) {
 	g := uploads(t, provider)
 	blob := []byte(strings.Repeat("T", 3_000_000))
 	took := long(75*time.Second, 150*time.Second)
-	half := make(chan int64, 1)
-	time.AfterFunc(took/2, func() { half <- got.Load() })
+	var seen []int64 // each second
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ctx.Err() == nil; time.Sleep(time.Second) {
+			seen = append(seen, got.Load())
+		}
+	})
 	head := request{File: "B09_slow_upload_head"}.bytes(t, site(g))
 	r := request{Bytes: onNode(head), Body: blob, Pace: 3_000_000 / int(took.Seconds()), Timeout: 2 * took}.to(t, site(g))
 	if r.Status != 201 || r.Total < took-5*time.Second {
 		t.Errorf("%d %s after %v", r.Status, r.Body, r.Total)
 	}
-	if n := <-half; n < 1_000_000 || n > 2_000_000 {
+	cancel()
+	wg.Wait()
+	if n := seen[len(seen)/2]; n < 1_000_000 || n > 2_000_000 {
 		t.Errorf("half-way the provider had %d bytes", n)
 	}
 }

@@ -62,7 +62,11 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// Most rows wait for something; two at a time would take all day.
 	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(maxProcs) {
-		_ = flag.Set("test.parallel", "24")
+		n := "24"
+		if raced {
+			n = "8"
+		}
+		_ = flag.Set("test.parallel", n)
 	}
 	code := m.Run()
 	for i := len(shared.ends) - 1; i >= 0; i-- {
@@ -80,6 +84,17 @@ func long(short, full time.Duration) time.Duration {
 		return full
 	}
 	return short
+}
+
+// raced tells that the programs run under the race detector, which slows them by several times.
+var raced = os.Getenv("FAIRWAY_RACE") != ""
+
+// within is a bound on time, wider under the race detector.
+func within(d time.Duration) time.Duration {
+	if raced {
+		return 3 * d
+	}
+	return d
 }
 
 // credits lets a node take more than one run of a model at once, where a row is not about that.
@@ -153,7 +168,7 @@ func (f *fleet) record(t testing.TB) fakeollama.Record {
 // gone waits until the fake has noticed that the caller of id left, and returns how long that was after closed.
 func (f *fleet) gone(t testing.TB, id string, closed time.Time) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), within(5*time.Second))
 	defer cancel()
 	if _, err := f.fake.Wait(ctx, func(r fakeollama.Record) bool { return r.ID == id && r.ClientGone > 0 }); err != nil {
 		t.Errorf("the provider goes on: %v", err)

@@ -108,7 +108,7 @@ func TestF03_ReloadUnderStreams(t *testing.T) {
 	wg.Go(func() { // 20 requests a second, a connection each: those that Caddy closes idle are another row
 		for !stop.Load() {
 			if r := (request{File: "A16_api_false"}).to(t, site(f.Gateway)); r.Status != 200 {
-				t.Errorf("during the reloads: %d %s", r.Status, r.Body)
+				t.Errorf("during the reloads: %d %s: %s after %v", r.Status, r.Body, r.Ended, r.Total)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}

@@ -48,7 +48,7 @@ func use(t testing.TB, pid int) usage {
 
 // memory is a bound in KiB, wider under the race detector, whose shadow memory counts.
 func memory(mib int) int {
-	if os.Getenv("FAIRWAY_RACE") != "" {
+	if raced {
 		mib *= 4
 	}
 	return mib << 10

@@ -51,6 +51,25 @@ func wire(t *testing.T, base, raw, after string) message {
 	return m
 }
 
+// wireHalf closes the sending side after the request. No answer at all is a message without a status.
+func wireHalf(t *testing.T, base, raw string) message {
+	t.Helper()
+	c, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", strings.TrimPrefix(base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.WriteString(c, raw); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	m, _ := readMessage(bufio.NewReader(c), "POST", func() {})
+	return m
+}
+
 func readMessage(r *bufio.Reader, method string, proceed func()) (m message, err error) {
 	for {
 		m.lines = nil

@@ -71,7 +71,9 @@ func (g *Gateway) Start() {
 			return false
 		}
 		r.Body.Close()
-		return r.StatusCode == http.StatusOK
+		// Caddy starts its apps in random order: the site may answer before nodes can dial in.
+		var rows []NodeRow
+		return r.StatusCode == http.StatusOK && g.AdminGet("/fairway/nodes", &rows) == nil
 	})
 }
 

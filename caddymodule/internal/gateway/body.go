@@ -54,6 +54,9 @@ func (x *exchange) readBody() (body []byte, release func(), err error) {
 		}
 		if err == nil && len(body) == cap(body) {
 			grow := int64(max(cap(body), bodyStep))
+			if left := x.r.ContentLength - int64(cap(body)); left > 0 {
+				grow = min(grow, left+1) // what was declared is what was reserved; one more byte meets the end
+			}
 			if extra := int64(cap(body)) + grow - reserved; extra > 0 && x.r.ContentLength < 0 {
 				if !b.take(extra) {
 					err = errBodies
