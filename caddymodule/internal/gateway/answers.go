@@ -109,7 +109,7 @@ func (x *exchange) oneModel() error {
 	}
 	name, err := ollama.ParseName(asked)
 	if err != nil {
-		return noSuchModel(x.match.Endpoint, asked)
+		return err
 	}
 	m, ok := x.h.hub.fleet.Model(name.Key())
 	if !ok {

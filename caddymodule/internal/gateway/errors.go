@@ -92,7 +92,7 @@ func asFailure(err error, e *ollama.Endpoint, model string) *failure {
 		if code == "" {
 			code = codeBadRequest
 		}
-		return &failure{code: code, message: oe.Message, status: oe.Status, ollamas: code == codeBadRequest}
+		return &failure{code: code, message: oe.Message, status: oe.Status, ollamas: code == codeBadRequest || code == codeNoSuchModel}
 	case errors.Is(err, fleet.ErrNoModel):
 		return noSuchModel(e, model)
 	case errors.Is(err, fleet.ErrNoNode):
@@ -145,9 +145,23 @@ func (x *exchange) fail(err error) {
 	if x.match.Family == ollama.Anthropic {
 		body = append(bytes.TrimSuffix(body, []byte("}")), `,"request_id":"req_`+x.acc.Run+`"}`...)
 	}
-	if f.ollamas && x.match.Family != ollama.Native && (f.code == codeNoSuchModel || f.message == ollama.ModelRequiredText && x.match.Family == ollama.OpenAI) {
-		// Ollama's compatibility layer rewrites an answer of its own API here; elsewhere the endpoint itself speaks.
+	if f.ollamas && x.rewritten(f) {
 		ctype, body = "application/json", append(body, '\n')
+		if x.request.Stream && (x.match.Endpoint.Name == "v1.responses" || x.match.Endpoint.Name == "v1.messages") {
+			head.Set("Cache-Control", "no-cache")
+		}
 	}
 	x.respond(status, ctype, body)
+}
+
+// rewritten reports whether f is an answer of Ollama's own API that its compatibility layer would rewrite; elsewhere the endpoint itself speaks,
+// with another Content-Type and no line break.
+func (x *exchange) rewritten(f *failure) bool {
+	switch x.match.Family {
+	case ollama.OpenAI:
+		return f.code == codeNoSuchModel || f.message == ollama.InvalidNameText || f.message == ollama.ModelRequiredText
+	case ollama.Anthropic:
+		return f.code == codeNoSuchModel || f.message == ollama.InvalidNameText
+	}
+	return false
 }

@@ -1,11 +1,16 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
+	"time"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/ollama"
 )
+
+// showTimeout bounds a run that a client's leaving does not end.
+const showTimeout = 30 * time.Second
 
 // route serves an endpoint that one node answers: read the body, find the model as Ollama would, and run it.
 func (x *exchange) route() error {
@@ -28,6 +33,12 @@ func (x *exchange) route() error {
 	run.want = fleet.Want{Model: req.Name.Key(), Credit: e.Class == ollama.Inference && !req.Load && !req.Unload, Since: e.Since}
 	if req.Unload {
 		return x.unload(run)
+	}
+	if e.Class == ollama.Inventory {
+		// Quick, and Ollama answers it also to a client that has shut its sending side, which here looks like one that left.
+		var cancel context.CancelFunc
+		run.ctx, cancel = context.WithTimeout(context.WithoutCancel(run.ctx), showTimeout)
+		defer cancel()
 	}
 	return run.serve()
 }
