@@ -72,7 +72,7 @@ func dialQUIC(ctx context.Context, addr *net.UDPAddr, conf *tls.Config, streams 
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a UDP socket: %w", err)
 	}
-	tr := &quic.Transport{Conn: pc}
+	tr := &quic.Transport{Conn: steady(pc)}
 	done := func() {
 		_ = tr.Close()
 		_ = pc.Close()

@@ -82,7 +82,7 @@ func Listen(conn net.PacketConn, cfg ListenConfig) (*Listener, error) {
 	reset, token := quic.StatelessResetKey(cfg.StatelessResetKey), quic.TokenGeneratorKey(cfg.TokenKey)
 	newcomers := rate.NewLimiter(retryAbove, retryAbove)
 	l.transport = &quic.Transport{
-		Conn:                conn,
+		Conn:                steady(conn),
 		StatelessResetKey:   &reset,
 		TokenGeneratorKey:   &token,
 		VerifySourceAddress: func(net.Addr) bool { return !newcomers.Allow() },

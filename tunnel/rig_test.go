@@ -34,19 +34,23 @@ type admitAll struct {
 	gone     chan *Session
 	ready    chan *Session
 	changed  chan State
-	refuse   func(*Register) error
+	refuse   error // guarded by mu; of every registration
 }
 
 func (a *admitAll) Register(_ context.Context, _ *Session, r *Register) (*Registered, error) {
-	if a.refuse != nil {
-		if err := a.refuse(r); err != nil {
-			return nil, err
-		}
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.refuse != nil {
+		return nil, a.refuse
+	}
 	a.gen = max(a.gen, r.Watermark) + 1
 	return &Registered{Generation: a.gen}, nil
+}
+
+func (a *admitAll) refuseWith(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refuse = err
 }
 
 func (a *admitAll) Ready(_ context.Context, s *Session, ts []*Target) error {

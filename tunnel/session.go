@@ -236,6 +236,7 @@ func (s *Session) checkRegister() error {
 func (s *Session) serve(answer *Registered) (err error) {
 	log := s.st.Log.With(zap.String("node", s.Node()), zap.Uint64("generation", s.Generation()), zap.Stringer("remote", s.remote))
 	s.advance(StateRegistered)
+	s.beats.lastSeen.Store(int64(time.Since(s.beats.born))) // registering took its time; silence counts from here
 	beating := make(chan struct{})
 	defer func() {
 		code, reason := closeFor(err)

@@ -41,7 +41,7 @@ func TestRegisterRefusals(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			r.reg.refuse = func(*Register) error { return tt.refuse }
+			r.reg.refuseWith(tt.refuse)
 			_, err := r.dial("n1", tt.reg, echo)
 			var ce *CloseError
 			if !errors.As(err, &ce) || ce.Code != tt.code || !ce.Remote {

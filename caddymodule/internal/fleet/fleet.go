@@ -29,6 +29,9 @@ const (
 	places = 8
 	// absence is how long a run waits for a node that is known to hold its model and is just not here: re-dials take far less.
 	absence = 10 * time.Second
+	// comingUp is how long a provider that has not answered since its node registered may still turn out to hold anything: until then an
+	// unknown model is a 503 and not a 404. Machines that boot start their Ollama within that.
+	comingUp = 2 * time.Minute
 	// rememberGone is how long a node that went is kept, so that its models answer 503 and not 404.
 	rememberGone = 24 * time.Hour
 	// maxGone bounds how many such nodes are kept.
@@ -77,6 +80,7 @@ type node struct {
 type seat struct {
 	node    *node
 	session Session
+	since   time.Time // when it was registered
 	ready   bool
 	targets map[string]*target
 	places  int // uncounted places taken
@@ -153,13 +157,14 @@ func (n *node) live() bool {
 	return !n.draining && n.goneAt.IsZero() && n.seat != nil && n.seat.ready && n.seat.session.State() == tunnel.StateReady
 }
 
-// returning reports whether the node may be live again soon: it registers, is suspect, or went a moment ago. f.mu is held.
+// returning reports whether the node may be live again soon: it registers, is suspect, drains because its process is being restarted, or went
+// a moment ago. f.mu is held.
 func (f *Fleet) returning(n *node) bool {
 	if n.draining || n.seat == nil {
 		return false
 	}
 	if n.goneAt.IsZero() {
-		return n.seat.session.State() != tunnel.StateDraining
+		return true
 	}
 	return f.cfg.Now().Sub(n.goneAt) < absence
 }

@@ -520,3 +520,81 @@ func BenchmarkAcquire(b *testing.B) {
 		})
 	}
 }
+
+func TestGoneTargetIsForgotten(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	s := join(t, f, "a", offer(1, "m"), &tunnel.Target{Name: "demo", Adapter: "ollama", Reachable: true, Models: offer(1, "demo").Models})
+	p := acquire(t, f, want(t, "demo"))
+	_ = f.status(s, []*tunnel.Target{{Name: "demo", Gone: true}})
+	if n := len(f.Nodes()[0].Targets); n != 1 {
+		t.Errorf("%d targets", n)
+	}
+	p.Release()
+	if _, err := f.Acquire(context.Background(), want(t, "demo"), now); !errors.Is(err, ErrNoModel) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A provider that has never answered makes an unknown model a 503 while it may be starting, and not for ever.
+func TestSilentProviderIsNotForEver(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	clock := time.Now()
+	f.cfg.Now = func() time.Time { return clock }
+	join(t, f, "a", offer(1, "m"))
+	join(t, f, "b", &tunnel.Target{Name: "ollama", Adapter: "ollama"})
+	if _, err := f.Acquire(context.Background(), want(t, "nope"), now); !errors.Is(err, ErrNoNode) {
+		t.Errorf("at first: %v", err)
+	}
+	clock = clock.Add(comingUp)
+	if _, err := f.Acquire(context.Background(), want(t, "nope"), now); !errors.Is(err, ErrNoModel) {
+		t.Errorf("later: %v", err)
+	}
+}
+
+// What a run was just sent for counts as loaded before the node can say so.
+func TestHolders(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	clock := time.Now()
+	f.cfg.Now = func() time.Time { return clock }
+	a := offer(1, "m")
+	a.Loaded = loaded("m")
+	join(t, f, "a", a)
+	second := offer(1, "m")
+	second.Name = "second"
+	join(t, f, "b", offer(1, "m"), second)
+	if got := f.Holders(key(t, "m")); len(got) != 1 || got[0] != (Holder{"a", "ollama"}) {
+		t.Errorf("%v", got)
+	}
+	w := want(t, "m")
+	w.Node, w.Target = "b", "second"
+	acquire(t, f, w).Release()
+	if got := f.Holders(key(t, "m")); len(got) != 2 || got[1] != (Holder{"b", "second"}) {
+		t.Errorf("%v", got)
+	}
+	clock = clock.Add(loadTime)
+	if got := f.Holders(key(t, "m")); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// A node whose process restarts is waited for, before and after it is gone.
+func TestRestartingNodeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	s := join(t, f, "a", offer(1, "m"))
+	s.set(f, tunnel.StateDraining)
+	w1 := waiting(t, f, context.Background(), want(t, "m"))
+	f.gone(s)
+	w2 := waiting(t, f, context.Background(), want(t, "m"))
+	join(t, f, "a", offer(2, "m"))
+	for _, w := range []<-chan any{w1, w2} {
+		if p, ok := (<-w).(*Place); !ok {
+			t.Error("no place")
+		} else {
+			p.Release()
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -36,10 +37,11 @@ type target struct {
 	loaded    map[string]ollama.Loaded // by canonical key
 	perModel  int
 	perTarget int
-	used      map[string]int // credits taken, by model key
-	total     int            // credits taken
-	full      bool           // refused for want of a credit: full until the next Status
-	turn      uint64         // when it was last chosen
+	used      map[string]int       // credits taken, by model key
+	total     int                  // credits taken
+	full      bool                 // refused for want of a credit: full until the next Status
+	turn      uint64               // when it was last chosen
+	sent      map[string]time.Time // when a run of a model last went there, by model key: it is loaded before a Status can say so
 }
 
 // apply takes in changes from the session of s. f.mu is held. An error is a node's fault, and closes its session.
@@ -62,7 +64,7 @@ func (s *seat) change(c *tunnel.Target) error {
 			return fmt.Errorf("more than %d targets", maxTargets)
 		}
 		t = &target{
-			seat: s, name: c.Name, adapter: c.Adapter, models: map[string]ollama.Model{}, loaded: map[string]ollama.Loaded{}, used: map[string]int{},
+			seat: s, name: c.Name, adapter: c.Adapter, models: map[string]ollama.Model{}, loaded: map[string]ollama.Loaded{}, used: map[string]int{}, sent: map[string]time.Time{},
 			perModel: 1, perTarget: 1,
 		}
 		s.targets[c.Name] = t
@@ -73,7 +75,11 @@ func (s *seat) change(c *tunnel.Target) error {
 		}
 		clear(t.loaded)
 	}
-	t.reachable = c.Reachable && !c.Gone
+	if c.Gone {
+		delete(s.targets, c.Name) // runs that are on it give their places back to it all the same
+		return nil
+	}
+	t.reachable = c.Reachable
 	t.full = false
 	if c.Version != "" {
 		t.version = c.Version
@@ -155,6 +161,29 @@ func (f *Fleet) changed() {
 	f.merged.version++
 }
 
+// InventoryOf returns what one node holds.
+func (f *Fleet) InventoryOf(name string) Inventory {
+	f.mu.Lock()
+	models, loaded := f.collect(func(t *target) bool { return t.seat.node.name == name })
+	f.mu.Unlock()
+	return merge(models, loaded)
+}
+
+// collect copies the models and loaded models of the targets that of wants. f.mu is held.
+func (f *Fleet) collect(of func(*target) bool) (models [][]ollama.Model, loaded [][]ollama.Loaded) {
+	f.eachTarget(func(t *target) {
+		if of == nil || of(t) {
+			models = append(models, slices.Collect(maps.Values(t.models)))
+			loaded = append(loaded, slices.Collect(maps.Values(t.loaded)))
+		}
+	})
+	return models, loaded
+}
+
+func merge(models [][]ollama.Model, loaded [][]ollama.Loaded) Inventory {
+	return Inventory{Tags: ollama.MergeTags(models), PS: ollama.MergePS(loaded), V1Models: ollama.MergeV1Models(models)}
+}
+
 // Inventory returns the union over the nodes that can take runs. It is made once after a change, outside the mutex: with many nodes it takes
 // milliseconds, which runs must not wait for.
 func (f *Fleet) Inventory() Inventory {
@@ -164,20 +193,15 @@ func (f *Fleet) Inventory() Inventory {
 		return *f.merged.made
 	}
 	version := f.merged.version
-	var models [][]ollama.Model
-	var loaded [][]ollama.Loaded
-	f.eachTarget(func(t *target) {
-		models = append(models, slices.Collect(maps.Values(t.models)))
-		loaded = append(loaded, slices.Collect(maps.Values(t.loaded)))
-	})
+	models, loaded := f.collect(nil)
 	f.mu.Unlock()
-	inv := &Inventory{Tags: ollama.MergeTags(models), PS: ollama.MergePS(loaded), V1Models: ollama.MergeV1Models(models)}
+	inv := merge(models, loaded)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.merged.version == version {
-		f.merged.made = inv
+		f.merged.made = &inv
 	}
-	return *inv
+	return inv
 }
 
 // eachTarget calls visit for each reachable Ollama target of a node that is here and not draining. A suspect node counts: it is given a few

@@ -14,6 +14,8 @@ type Want struct {
 	Credit bool
 	// Node pins the run to one node; empty for any.
 	Node string
+	// Target pins the run to one target of that node; empty for any.
+	Target string
 	// Since is the first version of the provider that has the endpoint; empty for any.
 	Since string
 	// Serves says whether a target may be used, by labels of its node, adapter and name; nil: adapter ollama.
@@ -32,7 +34,7 @@ type Place0 struct {
 
 // holds reports whether t could serve w if it had room. f.mu is held.
 func (w *Want) holds(t *target) bool {
-	if w.Node != "" && t.seat.node.name != w.Node {
+	if w.Node != "" && t.seat.node.name != w.Node || w.Target != "" && t.name != w.Target {
 		return false
 	}
 	if w.Serves != nil {
@@ -140,8 +142,8 @@ func (f *Fleet) surveyNode(n *node, w *Want) prospect {
 	}
 	for _, t := range n.seat.targets {
 		if !w.holds(t) {
-			if !t.reachable && n.goneAt.IsZero() && len(t.models) == 0 {
-				p = max(p, unknown) // its provider has not answered yet
+			if !t.reachable && n.goneAt.IsZero() && len(t.models) == 0 && f.cfg.Now().Sub(n.seat.since) < comingUp {
+				p = max(p, unknown) // its provider has not answered yet, and may be starting
 			}
 			continue
 		}

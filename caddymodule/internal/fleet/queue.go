@@ -134,13 +134,13 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 
 // plain is a Want that can be compared.
 type plain struct {
-	model, node, since string
-	credit             bool
+	model, node, target, since string
+	credit                     bool
 }
 
 // plain returns w in a form that can be compared, and whether it says all of w.
 func (w *Want) plain() (plain, bool) {
-	return plain{w.Model, w.Node, w.Since, w.Credit}, w.Serves == nil && len(w.Out) == 0
+	return plain{w.Model, w.Node, w.Target, w.Since, w.Credit}, w.Serves == nil && len(w.Out) == 0
 }
 
 // awaits reports whether a run waits for what w wants.
@@ -181,6 +181,9 @@ func (f *Fleet) take(t *target, w *Want) *Place {
 	f.turn++
 	t.turn = f.turn
 	t.seat.runs++
+	if w.Model != "" {
+		t.sent[w.Model] = f.cfg.Now()
+	}
 	if w.Credit {
 		t.total++
 		t.used[w.Model]++

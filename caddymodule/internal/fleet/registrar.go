@@ -47,7 +47,7 @@ func (f *Fleet) register(ctx context.Context, s Session, watermark uint64) (gene
 		return 0, storeErr(err)
 	}
 	f.mu.Lock()
-	n.seat = &seat{node: n, session: s, targets: make(map[string]*target)}
+	n.seat = &seat{node: n, session: s, since: f.cfg.Now(), targets: make(map[string]*target)}
 	n.goneAt = time.Time{}
 	n.draining = draining
 	f.changed()

@@ -107,23 +107,31 @@ func (f *Fleet) Sessions() []Session {
 	return out
 }
 
-// Holders returns the names of the nodes that have the model loaded, for what must reach each of them.
-func (f *Fleet) Holders(key string) []string {
+// Holder is a target that has a model loaded.
+type Holder struct {
+	Node, Target string
+}
+
+// loadTime is how long after a run was sent its model counts as loaded although no Status has said so.
+const loadTime = 10 * time.Second
+
+// Holders returns the targets that have the model loaded, or are just loading it, for what must reach each of them.
+func (f *Fleet) Holders(key string) []Holder {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []string
+	var out []Holder
 	for _, n := range f.nodes {
 		if !n.live() {
 			continue
 		}
 		for _, t := range n.seat.targets {
-			if _, ok := t.loaded[key]; ok && t.reachable && t.adapter == "ollama" {
-				out = append(out, n.name)
-				break
+			_, is := t.loaded[key]
+			if (is || f.cfg.Now().Sub(t.sent[key]) < loadTime) && t.reachable && t.adapter == "ollama" {
+				out = append(out, Holder{n.name, t.name})
 			}
 		}
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, func(a, b Holder) int { return strings.Compare(a.Node+" "+a.Target, b.Node+" "+b.Target) })
 	return out
 }
 

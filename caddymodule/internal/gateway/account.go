@@ -45,6 +45,7 @@ type Account struct {
 	cancel  bool        // the run is to end: guarded by mu
 	begun   bool        // it was a run: guarded by Hub.mu until Serve returns
 	stalled atomic.Bool
+	sent    atomic.Uint64 // Bytes, for View
 	tally   *ollama.Tally
 	token   string // from the path; never shown
 }
@@ -104,6 +105,7 @@ func (a *Account) head(status int) {
 
 func (a *Account) wrote(p []byte) {
 	a.Bytes += uint64(len(p))
+	a.sent.Store(a.Bytes)
 	a.tally.Add(p)
 }
 
@@ -168,9 +170,7 @@ func (a *Account) View() RunView {
 		Run: a.Run, Session: a.Session, Principal: a.Principal, Route: a.Route, Kind: a.Kind, Model: a.Model, Node: a.Node, Generation: a.Generation,
 		State: a.state, Outcome: a.Outcome, Code: a.Code, Started: a.Started, QueuedMS: ms(a.Queued), FirstByteMS: ms(a.FirstByte),
 	}
-	if a.state == "ended" {
-		v.Bytes = a.Bytes
-	}
+	v.Bytes = a.sent.Load()
 	return v
 }
 

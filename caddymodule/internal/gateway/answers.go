@@ -43,11 +43,11 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 // A lingering close: a client that is still sending must get to read its answer, and a socket that is closed with unread bytes resets
 // the connection under it.
 const (
-	lingerTime  = time.Second
-	lingerBytes = 64 << 20
+	lingerTime  = 10 * time.Second
+	lingerBytes = 1 << 30
 )
 
-// linger sends the answer and reads on for a moment.
+// linger sends the answer and reads on, for as long as a slow client may need to get to it.
 func (x *exchange) linger() {
 	if x.rc.Flush() != nil || x.rc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
@@ -88,6 +88,12 @@ func (x *exchange) self() error {
 // inventory answers from the directory; no node is asked.
 func (x *exchange) inventory() error {
 	inv := x.h.hub.fleet.Inventory()
+	if x.node != "" {
+		if err := x.mayPin(); err != nil {
+			return err
+		}
+		inv = x.h.hub.fleet.InventoryOf(x.node)
+	}
 	switch x.match.Endpoint.Path {
 	case "/api/tags":
 		x.json(inv.Tags)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 )
@@ -64,6 +65,9 @@ func isLocalHost(h string) bool {
 
 // checkOrigin answers preflights, refuses origins that may not call, and sets the headers of those that may. done: the request is answered.
 func (x *exchange) checkOrigin() (done bool, err error) {
+	if x.h.opts.LocalHost && !localName(x.r.Host) {
+		return true, fail(codeForbidden, "this site has no key and serves local host names only; add a key, or write auth none")
+	}
 	p, head := &x.h.cors, x.w.Header()
 	origin := x.r.Header.Get("Origin")
 	preflight := x.r.Method == http.MethodOptions
@@ -121,4 +125,28 @@ func validHeaderList(s string) bool {
 		}
 	}
 	return true
+}
+
+// localName reports whether a Host is one that an Ollama on loopback takes: none, an address that is not public, or a name that no public
+// DNS resolves.
+func localName(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.IsLoopback() || a.IsPrivate() || a.IsUnspecified() || a.IsLinkLocalUnicast()
+	}
+	if host == "" || host == "localhost" {
+		return true
+	}
+	if own, err := os.Hostname(); err == nil && strings.EqualFold(own, host) {
+		return true
+	}
+	for _, suffix := range []string{".localhost", ".local", ".internal"} {
+		if strings.HasSuffix(host, suffix) {
+			return true
+		}
+	}
+	return false
 }

@@ -26,6 +26,9 @@ type Options struct {
 	Auth Auth
 	// Loopback: every listener of the site is bound to loopback.
 	Loopback bool
+	// LocalHost: only requests for a local Host are served, as an Ollama on loopback does. For sites without a key that nobody has declared open: a
+	// page whose name was rebound to loopback could read them.
+	LocalHost bool
 	// CORS lists the origins that browsers may call from; "*" for any.
 	CORS []string
 	// Manage lists the principals that may use management endpoints; "*" for any.

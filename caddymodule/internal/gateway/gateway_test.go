@@ -35,3 +35,30 @@ func TestARunEndToEnd(t *testing.T) {
 		t.Fatal("no Host")
 	}
 }
+
+// Who manages nodes may choose one, for runs and for lists; nobody else may.
+func TestPinnedNode(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{Manage: []string{"alice"}, ExposeNode: true})
+	r.node("n1", fakeollama.Start(t, fakeollama.Options{Models: []string{"t-echo", "t-one"}}), 4)
+	r.node("n2", fakeollama.Start(t, fakeollama.Options{Models: []string{"t-echo", "t-two"}}), 4)
+	for range 4 {
+		for _, node := range []string{"n1", "n2"} {
+			if resp, body := r.do("POST", "/n/"+node+"/api/chat", chat("t-echo", "")); resp.StatusCode != 200 || resp.Header.Get("X-Fairway-Node") != node {
+				t.Errorf("%s: %d at %s: %s", node, resp.StatusCode, resp.Header.Get("X-Fairway-Node"), body)
+			}
+		}
+	}
+	if _, body := r.do("GET", "/n/n1/api/tags", ""); !strings.Contains(body, "t-one") || strings.Contains(body, "t-two") {
+		t.Errorf("%s", body)
+	}
+	if resp, _ := r.do("POST", "/n/n1/api/chat", chat("t-two", "")); resp.StatusCode != 404 {
+		t.Errorf("a model of another node: %d", resp.StatusCode)
+	}
+	if resp, _ := r.do("POST", "/n/n9/api/chat", chat("t-echo", "")); resp.StatusCode != 503 {
+		t.Errorf("a node that is not here: %d", resp.StatusCode)
+	}
+	if resp, _ := r.do("POST", "/api/chat", chat("t-echo", ""), "Authorization", "Bearer sk-bob", "X-Fairway-Node", "n1"); resp.StatusCode != 403 {
+		t.Errorf("bob: %d", resp.StatusCode)
+	}
+}

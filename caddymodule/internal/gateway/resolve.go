@@ -31,6 +31,12 @@ func (x *exchange) route() error {
 	}
 	run := x.newRun(body)
 	run.want = fleet.Want{Model: req.Name.Key(), Credit: e.Class == ollama.Inference && !req.Load && !req.Unload, Since: e.Since}
+	if x.node != "" {
+		if err := x.mayPin(); err != nil {
+			return err
+		}
+		run.want.Node = x.node
+	}
 	if req.Unload {
 		return x.unload(run)
 	}
@@ -51,8 +57,8 @@ func (x *exchange) pin() error {
 	if x.node == "" {
 		return fail(codeNodeRequired, "name the node in X-Fairway-Node or by the path prefix /n/NODE")
 	}
-	if !x.h.hub.fleet.Has(x.node) {
-		return fail(codeNoNode, "node %q is not connected", x.node)
+	if err := x.mayPin(); err != nil {
+		return err
 	}
 	e := x.match.Endpoint
 	if e.Blob && x.r.Method == http.MethodPost {
@@ -77,6 +83,17 @@ func (x *exchange) pin() error {
 	run := x.newRun(body)
 	run.want = fleet.Want{Node: x.node, Since: e.Since}
 	return run.serve()
+}
+
+// mayPin says whether the caller may choose the node: who manages nodes may, nobody else; and the node has to be here.
+func (x *exchange) mayPin() error {
+	if !x.h.mayManage(x.principal) {
+		return fail(codeForbidden, "principal %s may not choose a node (see the manage option)", x.principal)
+	}
+	if !x.h.hub.fleet.Has(x.node) {
+		return fail(codeNoNode, "node %q is not connected", x.node)
+	}
+	return nil
 }
 
 func (h *Handler) mayManage(principal string) bool {

@@ -244,3 +244,29 @@ func TestAttack13EarlyData(t *testing.T) {
 		}
 	}
 }
+
+func TestLocalHost(t *testing.T) {
+	t.Parallel()
+	for host, local := range map[string]bool{
+		"": true, "localhost": true, "LOCALHOST:11435": true, "x.localhost": true, "box.local": true, "ollama.internal:80": true, "127.0.0.1:1": true, "[::1]:1": true,
+		"10.1.2.3": true, "0.0.0.0": true, "evil.example": false, "evil.example:11435": false, "127.0.0.1.evil.example": false, "8.8.8.8": false, "localhost.evil.example": false,
+	} {
+		if localName(host) != local {
+			t.Errorf("%q", host)
+		}
+	}
+	r := newRig(t, Options{Auth: AuthNone, Loopback: true, LocalHost: true})
+	req, _ := http.NewRequest("GET", r.srv.URL+"/api/tags", nil) //nolint:noctx // loopback
+	req.Host = "evil.example"
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 403 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	if resp, _ := r.do("GET", "/api/tags", ""); resp.StatusCode != 200 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+}

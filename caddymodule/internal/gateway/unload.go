@@ -6,25 +6,25 @@ import (
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 )
 
-// unload reaches every node that has the model loaded; the answer is the first one's. Nobody has it: any holder says so itself.
+// unload reaches every target that has the model loaded; the answer is the first one's. Nobody has it: any holder says so itself.
 func (x *exchange) unload(u *run) error {
-	nodes := x.h.hub.fleet.Holders(u.want.Model)
-	if len(nodes) < 2 {
-		if len(nodes) == 1 {
-			u.want.Node = nodes[0]
-		}
+	if u.want.Node != "" {
+		return u.serve()
+	}
+	holders := x.h.hub.fleet.Holders(u.want.Model)
+	if len(holders) == 0 {
 		return u.serve()
 	}
 	others, want := make(chan struct{}), u.want
 	go func() {
 		defer close(others)
-		for _, n := range nodes[1:] {
-			want.Node = n
+		for _, h := range holders[1:] {
+			want.Node, want.Target = h.Node, h.Target
 			x.unloadQuietly(want, u.body)
 		}
 	}()
 	defer func() { <-others }()
-	u.want.Node = nodes[0]
+	u.want.Node, u.want.Target = holders[0].Node, holders[0].Target
 	return u.serve()
 }
 
