@@ -4,7 +4,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,12 +20,13 @@ import (
 )
 
 // accessLog gives Caddy's access log our fields. Caddy copies a request for its log
-// before any handler sees it, so the line of a request with a key in the path or in
-// X-Api-Key would have the key in clear: such a line is skipped, and an equal one
-// written here.
+// before any handler sees it, so the line of a request with a key in the path, the
+// query or X-Api-Key would have the key in clear: such a line is skipped, and an
+// equal one written here.
 type accessLog struct {
 	server *caddyhttp.Server
 	log    *zap.Logger
+	keys   []gateway.Key
 }
 
 // accessLogModule makes ctx.Logger give the logger that the http app writes access
@@ -39,11 +42,11 @@ const redacted = "REDACTED"
 // begin notes what the line of r needs. The function it returns is called when the
 // answer is out.
 func (l accessLog) begin(r *http.Request, acc *gateway.Account) (finish func(answer http.Header)) {
-	keys := shownKeys(r)
-	if len(keys) == 0 {
+	keys, shows := l.shownKeys(r)
+	if !shows {
 		return func(http.Header) { publish(r, acc) }
 	}
-	shown := redact(r, keys) // before anyone changes r
+	shown := l.redact(r, keys) // before anyone changes r
 	body := &countedBody{ReadCloser: r.Body}
 	if r.Body != nil {
 		r.Body = body
@@ -85,9 +88,58 @@ func publish(r *http.Request, acc *gateway.Account) []zap.Field {
 // key. Slashes may be doubled and anything may be escaped.
 var keyInPath = regexp.MustCompile(`(?i)/+(?:k|%6b)/+([^/?#]+)`)
 
-// shownKeys are the keys that a request shows where Caddy's log would not hide them.
-func shownKeys(r *http.Request) []string {
-	var keys []string
+// keyInQuery are the query parameters in which clients send keys, in lower case and
+// with _ for -. The gateway takes no key from there.
+var keyInQuery = map[string]bool{"key": true, "api_key": true, "apikey": true, "x_api_key": true, "token": true, "access_token": true}
+
+// leastSecret is the length from which what a query shows as a key is looked for
+// elsewhere in the request: replacing shorter ones would garble the line.
+const leastSecret = 6
+
+// secretPair tells whether one NAME=VALUE of a query shows a key, and as what.
+func (l accessLog) secretPair(pair string) (raw, value string, secret bool) {
+	rawName, raw, _ := strings.Cut(pair, "=")
+	name, value := unescape(rawName), unescape(raw)
+	if value == "" {
+		return "", "", false
+	}
+	name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
+	return raw, value, keyInQuery[name] || l.isKey(value)
+}
+
+func unescape(s string) string {
+	if out, err := url.QueryUnescape(s); err == nil {
+		return strings.TrimSpace(out)
+	}
+	return s
+}
+
+// isKey tells whether v is a key of the configuration.
+func (l accessLog) isKey(v string) bool {
+	hash := gateway.HashKey(v)
+	return slices.ContainsFunc(l.keys, func(k gateway.Key) bool { return k.Hash == hash })
+}
+
+// cleanQuery is an address without the keys in its query.
+func (l accessLog) cleanQuery(address string) string {
+	path, query, ok := strings.Cut(address, "?")
+	if !ok {
+		return address
+	}
+	pairs := strings.Split(query, "&")
+	for i, p := range pairs {
+		if _, _, secret := l.secretPair(p); secret {
+			name, _, _ := strings.Cut(p, "=")
+			pairs[i] = name + "=" + redacted
+		}
+	}
+	return path + "?" + strings.Join(pairs, "&")
+}
+
+// shownKeys are the keys that a request shows where Caddy's log would not hide them,
+// as far as they are to be replaced wherever they stand; shows tells that there are
+// any.
+func (l accessLog) shownKeys(r *http.Request) (keys []string, shows bool) {
 	for _, m := range keyInPath.FindAllStringSubmatch(r.URL.EscapedPath(), -1) {
 		keys = append(keys, m[1])
 	}
@@ -99,13 +151,21 @@ func shownKeys(r *http.Request) []string {
 			keys = append(keys, v)
 		}
 	}
-	return keys
+	shows = len(keys) > 0
+	for p := range strings.SplitSeq(r.URL.RawQuery, "&") {
+		raw, value, secret := l.secretPair(p)
+		shows = shows || secret
+		if secret && (len(value) >= leastSecret || l.isKey(value)) {
+			keys = append(keys, raw, value)
+		}
+	}
+	return keys, shows
 }
 
 // redact returns r as it may be logged: without keys in address, Referer or any header.
-func redact(r *http.Request, keys []string) *http.Request {
+func (l accessLog) redact(r *http.Request, keys []string) *http.Request {
 	clean := func(s string) string {
-		s = keyInPath.ReplaceAllString(s, "/k/"+redacted)
+		s = l.cleanQuery(keyInPath.ReplaceAllString(s, "/k/"+redacted))
 		for _, k := range keys {
 			s = strings.ReplaceAll(s, k, redacted)
 		}

@@ -22,10 +22,11 @@ func init() { caddy.RegisterModule(new(Admin)) }
 // adminTimeout bounds every admin route: one that hung would hang reloads.
 const adminTimeout = time.Second
 
-// Defaults of a join token.
+// Defaults and bounds of a join token.
 const (
 	defaultTTL  = time.Hour
 	defaultUses = 1
+	maxUses     = 1000 // the greatest that a token can say
 )
 
 // Admin serves Fairway's part of Caddy's admin API, which the `caddy fairway` commands

@@ -174,7 +174,11 @@ func nodeTable(w io.Writer, rows []fleet.NodeView) {
 			t.row(append(head, "", "", "", "", n.Version)...)
 		}
 		for _, g := range n.Targets {
-			t.row(append(head, g.Name, g.Adapter, fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), n.Version)...)
+			name := g.Name
+			if !g.Reachable {
+				name += " (unreachable)"
+			}
+			t.row(append(head, name, g.Adapter, fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), n.Version)...)
 			head = []string{" ", " ", " ", " "} // the node's further targets
 		}
 	}

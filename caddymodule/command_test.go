@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/certmagic"
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
 	"github.com/fairway-edge/fairway/internal/pki"
 )
@@ -62,6 +63,7 @@ func TestCommandExitStatus(t *testing.T) {
 		{"token", 2, "--node NAME is missing"},
 		{"token --node Jetson", 2, "not a name"},
 		{"token --node jetson --ttl soon", 2, "want a duration"},
+		{"token --node jetson --uses 0", 2, "--uses 0: want 1 to 1000"},
 		{"token --node jetson --offline", 2, "--config FILE"},
 		{"token --node jetson --offline --config /no/such/Caddyfile --adapter caddyfile", 1, "no such file"},
 		{"nodes --address " + closed, 1, "asking Caddy at " + closed},
@@ -132,6 +134,17 @@ func (s *server) checkToken(token string) {
 	want := pki.ID{TrustDomain: defaultTrustDomain, Role: pki.RoleGateway, Name: "gw1"}
 	if left := time.Until(got.Expires); got.Issuer != want || got.Node != "jetson" || got.Uses != 2 || left > 30*time.Minute || left < 29*time.Minute {
 		s.t.Errorf("the token says %+v", got)
+	}
+}
+
+func TestNodeTableMarksUnreachableTargets(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	nodeTable(&out, []fleet.NodeView{{Name: "n1", State: "ready", Targets: []fleet.TargetView{
+		{Name: "ollama", Adapter: "ollama"}, {Name: "second", Adapter: "ollama", Reachable: true},
+	}}})
+	if text := out.String(); !strings.Contains(text, "ollama (unreachable)") || strings.Contains(text, "second (") {
+		t.Error(text)
 	}
 }
 

@@ -31,6 +31,9 @@ func runToken(cmd *cobra.Command, _ []string) (int, error) {
 	if q.Node == "" {
 		return exitUsage, errors.New("--node NAME is missing")
 	}
+	if q.Uses < 1 || q.Uses > maxUses {
+		return exitUsage, fmt.Errorf("--uses %d: want 1 to %d", q.Uses, maxUses)
+	}
 	if _, err := q.normalize(); err != nil {
 		return exitUsage, err
 	}

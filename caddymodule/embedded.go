@@ -30,8 +30,8 @@ const (
 // It is called `embedded-NAME` after the gateway, dials the gateway's own socket and
 // keeps its key in memory. Its options are those of `fairway-node run`.
 type EmbeddedNode struct {
-	// The Ollama of this machine, the target `ollama`; `off` for none. Default:
-	// `http://127.0.0.1:11434`.
+	// The Ollama of this machine, the target `ollama`; `off` for none. Without a
+	// scheme it is http. Default: `http://127.0.0.1:11434`.
 	Ollama string `json:"ollama,omitempty"`
 	// Further providers, each `NAME=ADAPTER:URL`. The adapter is `ollama`.
 	Targets []string `json:"targets,omitempty"`
@@ -56,6 +56,9 @@ func (a *App) provisionEmbedded() error {
 	cfg, err := a.EmbeddedNode.resolve(newResolver())
 	if err != nil {
 		return err
+	}
+	if len(cfg.Targets) == 0 && cfg.Demo == nodeclient.DemoOff {
+		return errors.New("no target: ollama is off, and there is no target and no demo")
 	}
 	cfg.Software, cfg.Grace, cfg.Gateways = software(), a.values.grace, []string{"127.0.0.1:1"}
 	cfg.Identity = &embeddedIdentity{}

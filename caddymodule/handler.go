@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
 )
@@ -42,12 +43,13 @@ const (
 // `{http.fairway.code}` | the error's code, empty if there was none
 //
 // The access log has run, node, route, model and outcome as `fairway_run` and so on. The
-// log line of a request that shows its key in the path or in `X-Api-Key` is written
-// by the handler, without the key.
+// log line of a request that shows a key in the path, in the query or in `X-Api-Key`
+// is written by the handler, without the key.
 type Handler struct {
 	// How callers are identified: by an API key of the global block (default),
 	// `caddy` for the user that a Caddy authentication handler before it has set, or
-	// `none` for anyone. Without any key, a site on loopback serves anyone.
+	// `none` for anyone. Without any key, a site on loopback serves anyone who asks for
+	// a local Host (`localhost`, an IP address); `none` takes every Host.
 	Auth string `json:"auth,omitempty"`
 
 	// The origins that browsers may call from, `*` for any. Default: none.
@@ -88,11 +90,16 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	open := opts.Auth == gateway.AuthNone // as the operator says
 	if opts.Auth, err = admission(opts.Auth, len(app.values.keys) > 0, srv); err != nil {
 		return err
 	}
+	opts.LocalHost = opts.Auth == gateway.AuthNone && !open
+	if open && !opts.Loopback {
+		ctx.Logger().Warn("auth none: anyone who reaches this site may use the fleet", zap.Strings("listen", addresses(srv)))
+	}
 	h.handler = gateway.NewHandler(app.hub.Hub, app.settings, opts)
-	h.access = accessLog{server: srv, log: ctx.Logger(accessLogModule{})}
+	h.access = accessLog{server: srv, log: ctx.Logger(accessLogModule{}), keys: app.values.keys}
 	return nil
 }
 
@@ -161,6 +168,14 @@ func onLoopback(srv *caddyhttp.Server) bool {
 		}
 	}
 	return true
+}
+
+// addresses are a server's listeners, for people.
+func addresses(srv *caddyhttp.Server) []string {
+	if srv == nil {
+		return nil
+	}
+	return srv.Listen
 }
 
 // ServeHTTP answers the request. It returns no error: Caddy would log it with the

@@ -24,6 +24,8 @@ func parseListen(v string) (caddy.NetworkAddress, error) {
 		return na, fmt.Errorf("'%s' is on network %s: nodes dial in over UDP, want [udp/][HOST]:PORT", v, na.Network)
 	case na.PortRangeSize() != 1:
 		return na, fmt.Errorf("'%s' is a range of ports: want one", v)
+	case na.Host != "" && strings.Trim(na.Host, "0123456789") == "":
+		return na, fmt.Errorf("'%s' is not an address: want [HOST]:PORT, such as :%s", v, na.Host)
 	}
 	na.Host = strings.ToLower(na.Host)
 	return na, nil
@@ -39,7 +41,31 @@ func checkListen(v string) error {
 // in silence.
 func listenUDP(ctx context.Context, na caddy.NetworkAddress) (net.PacketConn, error) {
 	var lc net.ListenConfig
-	return lc.ListenPacket(ctx, na.Network, na.JoinHostPort(0))
+	pc, err := lc.ListenPacket(ctx, na.Network, na.JoinHostPort(0))
+	if err != nil {
+		if other := portHolder(na); other != "" {
+			return nil, fmt.Errorf("%w; the gateway on %s in this process holds the port until it has ended: "+
+				"moving between addresses of one port needs a restart of Caddy, or give listen another port", err, other)
+		}
+	}
+	return pc, err
+}
+
+// portHolder is the address of another hub of this process on na's port, empty if
+// there is none.
+func portHolder(na caddy.NetworkAddress) (listen string) {
+	hubs.Range(func(key, value any) bool {
+		h, ok := value.(*sharedHub)
+		if !ok || key == na.String() {
+			return true
+		}
+		_, port, err := net.SplitHostPort(h.listen)
+		if err == nil && port == fmt.Sprint(na.StartPort) {
+			listen = h.listen
+		}
+		return listen == ""
+	})
+	return listen
 }
 
 // checkPort refuses a port that one of this config's HTTP/3 servers listens on too:

@@ -8,6 +8,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
 )
 
 func TestListenHasOneSpelling(t *testing.T) {
@@ -25,7 +27,7 @@ func TestListenHasOneSpelling(t *testing.T) {
 			t.Errorf("%s: got %s, %v, want %s", in, na, err, want)
 		}
 	}
-	for _, in := range []string{"tcp/:4433", "unix//run/x", "udp/:1-2", ":70000", "fd/3"} {
+	for _, in := range []string{"tcp/:4433", "unix//run/x", "udp/:1-2", ":70000", "fd/3", "4433"} {
 		if na, err := parseListen(in); err == nil {
 			t.Errorf("%s: got %s", in, na)
 		}
@@ -83,6 +85,7 @@ func TestOnLoopback(t *testing.T) {
 func TestRedact(t *testing.T) {
 	t.Parallel()
 	const key = "sk-test-alpha-0001"
+	log := accessLog{keys: []gateway.Key{{Principal: "alice", Hash: gateway.HashKey(key)}}}
 	for _, c := range []struct{ url, header, value, want string }{
 		{"/k/" + key + "/api/tags", "Referer", "http://x/k/" + key + "/", "/k/REDACTED/api/tags"},
 		{"/n/gpu/k/" + key + "/api/tags?a=" + key, "X-Custom", "Key " + key, "/n/gpu/k/REDACTED/api/tags?a=REDACTED"},
@@ -90,14 +93,18 @@ func TestRedact(t *testing.T) {
 		{"/k/sk%2dtest-alpha-0001", "X-Custom", key, "/k/REDACTED"},
 		{"/ollama/k/" + key, "X-Api-Key", "another", "/ollama/k/REDACTED"},
 		{"/api/tags", "X-Api-Key", key, "/api/tags"},
+		{"/api/tags?key=" + key, "X-Custom", key, "/api/tags?key=REDACTED"},
+		{"/api/tags?a=1&Api-Key=another-alpha&b=", "Referer", "http://x/?api_key=another-alpha", "/api/tags?a=1&Api-Key=REDACTED&b="},
+		{"/api/tags?%6bey=alpha&access_token=1", "User-Agent", "curl/1", "/api/tags?%6bey=REDACTED&access_token=REDACTED"},
+		{"/api/tags?x=sk%2dtest-alpha-0001", "X-Custom", key, "/api/tags?x=REDACTED"},
 	} {
 		r := httptest.NewRequest(http.MethodGet, c.url, nil)
 		r.Header.Set(c.header, c.value)
-		keys := shownKeys(r)
-		if len(keys) == 0 {
+		keys, shows := log.shownKeys(r)
+		if !shows {
 			t.Errorf("%s: no key seen", c.url)
 		}
-		got := redact(r, keys)
+		got := log.redact(r, keys)
 		if got.RequestURI != c.want {
 			t.Errorf("%s: got %s, want %s", c.url, got.RequestURI, c.want)
 		}
@@ -108,7 +115,9 @@ func TestRedact(t *testing.T) {
 			t.Error("the request itself was changed")
 		}
 	}
-	if keys := shownKeys(httptest.NewRequest(http.MethodGet, "/api/kv/x", nil)); keys != nil {
-		t.Errorf("keys in a plain path: %v", keys)
+	for _, plain := range []string{"/api/kv/x", "/api/tags?key=&monkey=x&tokens=1"} {
+		if keys, shows := log.shownKeys(httptest.NewRequest(http.MethodGet, plain, nil)); shows {
+			t.Errorf("keys in %s: %v", plain, keys)
+		}
 	}
 }

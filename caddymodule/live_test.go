@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,6 +87,7 @@ func TestSecretsStayInside(t *testing.T) {
 		{"/k/" + key + "/api/tags", nil, 200},
 		{"/k/" + key + "/api/tags?x=/k/" + key, []string{"Referer", base + "/k/" + key + "/", "X-Custom", key}, 200},
 		{"/k/sk%2Dtest-alpha-0001/api/tags", nil, 200},
+		{"/api/tags?key=" + key, nil, 401},
 		{"/k/" + key + "/api/nothing", nil, 404},
 		{"/k/" + key + "x/api/tags", nil, 401},
 		{"/api/tags", []string{"X-Api-Key", key + "x"}, 401},
@@ -113,7 +115,7 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	lines := bytes.Split(bytes.TrimSpace(access), []byte("\n"))
-	if len(lines) != 8 {
+	if len(lines) != 9 {
 		t.Errorf("%d access lines, want one a request:\n%s", len(lines), access)
 	}
 	plain, own := fields(t, lines[0]), fields(t, lines[1])
@@ -134,6 +136,54 @@ func fields(t *testing.T, line []byte) map[string]any {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// TestOpenSites: what nobody has declared open serves local names only, and what
+// somebody has is warned of where others reach it.
+func TestOpenSites(t *testing.T) {
+	s := newServer(t)
+	_, port, _ := net.SplitHostPort(s.http)
+	logs := filepath.Join(t.TempDir(), "caddy.log")
+	with := func(app, handler, bind string) string {
+		in := strings.Replace(s.config(app, handler), "{\n", "{\nlog {\noutput file "+logs+"\n}\n", 1)
+		return strings.Replace(in, "bind 127.0.0.1", bind, 1)
+	}
+	asked := func(host string) int {
+		t.Helper()
+		r, err := http.NewRequest("GET", "http://"+s.http+"/api/tags", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	warnings := func() int {
+		t.Helper()
+		text, err := os.ReadFile(logs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), "auth none: anyone who reaches this site")
+	}
+	for _, c := range []struct {
+		handler, bind   string
+		foreign, warned int
+	}{
+		{"", "bind 127.0.0.1", 403, 0},
+		{"auth none", "bind 127.0.0.1", 200, 0},
+		{"auth none", "bind 0.0.0.0", 200, 1},
+	} {
+		s.mustLoad(with(demoNode, c.handler, c.bind))
+		s.node()
+		if local, foreign := asked("localhost:"+port), asked("evil.example"); local != 200 || foreign != c.foreign || warnings() != c.warned {
+			t.Errorf("%s %s: %d for a local name, %d for another, %d warnings, want %d and %d", c.handler, c.bind, local, foreign, warnings(), c.foreign, c.warned)
+		}
+	}
 }
 
 // TestPortOfHTTP3 is case C20: two users of one UDP port.
@@ -204,6 +254,19 @@ func TestListenMoves(t *testing.T) {
 		t.Errorf("the node's generation went from %d to %d", before.Sessions[0].Generation, after.Sessions[0].Generation)
 	}
 	s.freed(old)
+}
+
+// TestListenMovesWithinAPort: the old socket has the port until it has drained.
+func TestListenMovesWithinAPort(t *testing.T) {
+	s := newServer(t)
+	s.mustLoad(s.config(demoNode, ""))
+	_, port, _ := net.SplitHostPort(s.nodes)
+	old := s.nodes
+	s.nodes = ":" + port
+	err := s.load(s.config(demoNode, ""))
+	if err == nil || !strings.Contains(err.Error(), "the gateway on "+old+" in this process holds the port") || !strings.Contains(err.Error(), "restart of Caddy") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestIdentityFiles runs a gateway of an existing PKI: its names come from the

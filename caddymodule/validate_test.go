@@ -43,8 +43,8 @@ func TestLoadErrors(t *testing.T) {
 	for _, c := range []struct{ name, in, want string }{
 		{"unset key", global("key alice {env.T_UNSET}"), "key alice: "},
 		{"empty key", global("key alice {env.T_EMPTY}"), "key alice: "},
-		{"empty key file", global("key alice {file." + empty + "}"), "key alice: "},
-		{"no key file", global("key alice {file./no/such/file}"), "key alice: "},
+		{"empty key file", global("key alice {file." + empty + "}"), "the file " + empty + " is empty"},
+		{"no key file", global("key alice {file./no/such/file}"), "/no/such/file: no such file"},
 		{"unknown placeholder", global("key alice {no.such.thing}"), "key alice: "},
 		{"one key of two", global("key alice {env.T_KEY}\nkey bob {env.T_KEY}"), "key bob: it is the same key as another one of alice"},
 		{"name by placeholder", global("name {env.T_BAD}"), "name: 'NOT A NAME' is not a name"},
@@ -52,6 +52,7 @@ func TestLoadErrors(t *testing.T) {
 		{"unset trust domain", global("trust_domain {env.T_UNSET}"), "trust_domain: "},
 		{"identity files", global("identity files {\ncert /no/cert\nkey /no/key\nca /no/ca\n}"), "identity files: load certificate"},
 		{"allow", global("embedded_node {\nallow POST:/api/chat\n}"), "embedded_node: allow"},
+		{"no target", global("embedded_node {\nollama off\n}"), "embedded_node: no target: ollama is off"},
 		{"credits", global("embedded_node {\ncredits vllm=4\n}"), "embedded_node: credits: there is no target 'vllm'"},
 		{"open to the world", ":11435 {\n\tfairway\n}\n", "refusing to serve anyone: the site listens beyond loopback"},
 		{"open to the world by name", "http://127.0.0.1:11435 {\n\tfairway\n}\n", "refusing to serve anyone"},

@@ -97,7 +97,7 @@ func (c *Client) admit(r *tunnel.NodeRun) (a admission, refusal *tunnel.Refused,
 		return a, never(tunnel.CodeBadRun, "this node opens no leases"), nil
 	}
 	a.target = t
-	if a.endpoint = c.allow.permits(o.Method, o.Path); a.endpoint == nil {
+	if a.endpoint = c.allow.permits(o.Method, string(o.Path)); a.endpoint == nil {
 		return a, never(tunnel.CodeNotAllowed, "this node's owner does not allow it"), nil
 	}
 	if !o.Credit {

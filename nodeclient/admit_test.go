@@ -119,7 +119,7 @@ func TestUncountedPlaces(t *testing.T) {
 	gate := make(chan struct{})
 	p.do = gated(gate)
 	c, s, _ := g.node(g.config(p))
-	show := func(o *tunnel.RunOpen) { o.Path, o.Credit = "/api/show", false }
+	show := func(o *tunnel.RunOpen) { o.Path, o.Credit = []byte("/api/show"), false }
 	var open8 []*tunnel.Run
 	for range maxPlaces {
 		r := open(t, s, show)
@@ -153,7 +153,7 @@ func TestTargetsAsPeopleSpellThem(t *testing.T) {
 	}
 	for _, bad := range [][2][]string{
 		{{"x"}, nil}, {{"x=ollama"}, nil}, {{"x=openai:http://h:1"}, nil}, {{"x=goals:http://h:1"}, nil}, {{"x=what:http://h:1"}, nil},
-		{{"ollama=ollama:http://h:1"}, nil}, {{"x=ollama:h"}, nil}, {nil, {"0"}}, {nil, {"a"}}, {nil, {"other=2"}}, {nil, {"ollama=x"}},
+		{{"ollama=ollama:http://h:1"}, nil}, {{"x=ollama:h/path"}, nil}, {nil, {"0"}}, {nil, {"a"}}, {nil, {"other=2"}}, {nil, {"ollama=x"}},
 	} {
 		if _, err := Targets("http://127.0.0.1:11434", bad[0], bad[1], none); err == nil {
 			t.Errorf("%v: no error", bad)

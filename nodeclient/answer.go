@@ -115,7 +115,7 @@ func (x *run) completed(resp *adapter.Response, used ollama.Usage) {
 func headers(hs []adapter.Header) []*tunnel.Header {
 	out := make([]*tunnel.Header, 0, len(hs))
 	for _, h := range hs {
-		out = append(out, &tunnel.Header{Name: h.Name, Value: h.Value})
+		out = append(out, &tunnel.Header{Name: h.Name, Value: []byte(h.Value)})
 	}
 	return out
 }

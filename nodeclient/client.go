@@ -224,7 +224,7 @@ func CheckGateway(addr string) error {
 
 // Run keeps sessions with all gateways until ctx ends; then it drains: no new runs, open ones finish within the grace period, and it
 // returns nil. It returns an error when every gateway has refused the node for good (*FinalError), or when the state directory cannot be used
-// (*StateError).
+// (*StateError, also within a *FinalError).
 func (c *Client) Run(ctx context.Context) error {
 	defer c.cutNow()
 	if c.cfg.StateDir != "" {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -113,7 +114,20 @@ func (l *link) dial(ctx context.Context, id *pki.Identity, events tunnel.Events)
 		return err
 	})
 	l.noteSilence(err)
-	return s, err
+	return s, l.otherFleet(id, err)
+}
+
+// otherFleet says what it means that this node does not trust the gateway's certificate, and what to do. Other errors pass unchanged.
+func (l *link) otherFleet(id *pki.Identity, err error) error {
+	var ce *tunnel.CloseError
+	if !errors.As(err, &ce) || ce.Remote || ce.Code != tunnel.CloseIdentity || !strings.Contains(ce.Reason, "refused: "+pki.ReasonUntrusted) {
+		return err
+	}
+	if l.c.cfg.StateDir == "" {
+		return fmt.Errorf("the gateway's certificate is not of this node's fleet: %w", err)
+	}
+	return fmt.Errorf("the gateway's certificate is not of this node's fleet; if the gateway's storage is new, so that it has another CA, move the state directory %s "+
+		"away and join with a new token, `caddy fairway token --node %s`: %w", l.c.cfg.StateDir, id.ID.Name, err)
 }
 
 func (l *link) register(id *pki.Identity) *tunnel.Register {

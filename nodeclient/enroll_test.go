@@ -79,6 +79,103 @@ func TestEnrolmentChecksTheRoot(t *testing.T) {
 	}
 }
 
+// A token is not shown to anyone when what it gives could not be kept.
+func TestTokenIsKeptForAWritableDirectory(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	dir := filepath.Join(t.TempDir(), "state")
+	id, err := NewStateIdentity(dir, g.token("n1"), []string{g.addr}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("the probe is left: %v", left)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	var state *StateError
+	var final *FinalError
+	if _, err := id.Current(t.Context()); !errors.As(err, &state) || !errors.As(err, &final) {
+		t.Errorf("%v", err)
+	}
+	g.set(func(g *gateway) {
+		if len(g.spent) != 0 {
+			t.Error("the token is spent")
+		}
+	})
+	if os.Getuid() == 0 {
+		return // may write everywhere
+	}
+	if err := os.Mkdir(dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewStateIdentity(dir, g.token("n1"), []string{g.addr}, zap.NewNop()); !errors.As(err, &state) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A node whose identity could not be saved ends.
+func TestJoinedButNotSaved(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	dir := filepath.Join(t.TempDir(), "state")
+	id, err := NewStateIdentity(dir, g.token("n1"), []string{g.addr}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := g.issue
+	g.set(func(g *gateway) {
+		g.issue = func(id pki.ID, csr []byte) ([][]byte, error) { // the directory goes after the token is shown
+			if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+				t.Error(err)
+			}
+			return issue(id, csr)
+		}
+	})
+	cfg := g.config(newProvider())
+	cfg.Identity = id
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state *StateError
+	if err := c.Run(t.Context()); !errors.As(err, &state) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The gateway's storage is new: same names, another CA.
+func TestGatewayWithAnotherCA(t *testing.T) {
+	t.Parallel()
+	a, b := newGateway(t), newGateway(t)
+	dir := t.TempDir()
+	if _, err := Join(t.Context(), dir, a.token("n1"), []string{a.addr}, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Join(t.Context(), dir, b.token("n1"), []string{b.addr}, zap.NewNop()); !errors.Is(err, ErrOtherFleet) {
+		t.Errorf("%v", err)
+	}
+	core, logs := observer.New(zapcore.DebugLevel)
+	id, err := NewStateIdentity(dir, b.token("n1"), []string{b.addr}, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := logs.FilterLevelExact(zapcore.WarnLevel).All(); len(said) != 1 || !strings.Contains(said[0].Message, "move the state directory away") {
+		t.Errorf("%v", said)
+	}
+	cfg := b.config(newProvider())
+	cfg.Identity, cfg.StateDir = id, dir
+	c, stop := launch(t, cfg)
+	eventually(t, 10*time.Second, "the cause", func() bool {
+		e := c.Status().Gateways[0].LastError
+		return strings.Contains(e, "not of this node's fleet") && strings.Contains(e, dir) && strings.Contains(e, "--node n1")
+	})
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestExpiredTooLongAgo(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -2,10 +2,12 @@ package nodeclient
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,9 +22,11 @@ type StateIdentity struct {
 	gateways   []string
 	log        *zap.Logger
 	clock      atomic.Bool // the warning about clocks was given
+	otherFleet bool        // the token names another CA than id's
 
-	mu sync.Mutex
-	id *pki.Identity // guarded by mu; nil until joined
+	mu   sync.Mutex
+	id   *pki.Identity // guarded by mu; nil until joined
+	lost error         // guarded by mu; the token is spent, and what it gave could not be kept
 }
 
 var (
@@ -30,11 +34,13 @@ var (
 	ErrNoIdentity = errors.New("no identity and no token")
 	// ErrOtherNode says that the token is for another node than the identity.
 	ErrOtherNode = errors.New("the token is for another node")
+	// ErrOtherFleet says that the token is of another CA than the identity, though trust domain and node have the same names.
+	ErrOtherFleet = errors.New("the token is of another CA than this node's identity")
 )
 
 // NewStateIdentity reads the identity in dir. Without one it needs a token, with which Current then joins at the first of gateways that
-// lets it. A token beside an identity of the same node is ignored; for another node it is ErrOtherNode. A directory or file that cannot be
-// used is a *StateError.
+// lets it. A token beside an identity of the same node is ignored, with a warning if it is of another CA; for another node it is ErrOtherNode.
+// A directory or file that cannot be used is a *StateError.
 func NewStateIdentity(dir, token string, gateways []string, log *zap.Logger) (*StateIdentity, error) {
 	s := &StateIdentity{dir: dir, token: token, gateways: gateways, log: log}
 	var t pki.JoinToken
@@ -52,32 +58,56 @@ func NewStateIdentity(dir, token string, gateways []string, log *zap.Logger) (*S
 	case errors.Is(err, fs.ErrNotExist) && token == "":
 		return nil, ErrNoIdentity
 	case errors.Is(err, fs.ErrNotExist):
-		return s, nil
+		return s, checkWritable(dir)
 	case err != nil:
 		return nil, &StateError{Dir: dir, Err: err}
 	case token == "":
 	case t.Node != s.id.ID.Name || t.Issuer.TrustDomain != s.id.ID.TrustDomain:
 		return nil, fmt.Errorf("%w: it names %s of %s, and %s holds the identity of %s of %s", ErrOtherNode,
 			t.Node, t.Issuer.TrustDomain, dir, s.id.ID.Name, s.id.ID.TrustDomain)
+	case !trusts(s.id, t.CA):
+		s.otherFleet = true
+		log.Warn("this node has joined before, and the token is of another CA than its identity; the token is not used. If the gateway's storage is new, "+
+			"move the state directory away and start again with the token", zap.String("node", s.id.ID.Name), zap.String("state_dir", dir))
 	default:
 		log.Info("this node has joined before; the token is not used", zap.String("node", s.id.ID.Name))
 	}
 	return s, nil
 }
 
-// Current returns the identity, and joins first if there is none.
+// trusts tells whether the root that a token names by its pin is one of id's.
+func trusts(id *pki.Identity, pin string) bool {
+	return slices.ContainsFunc(id.RootDER, func(der []byte) bool {
+		root, err := x509.ParseCertificate(der)
+		return err == nil && pki.RootPin(root) == pin
+	})
+}
+
+// Current returns the identity, and joins first if there is none. It is not joined with a token that would be spent in vain: when the state
+// directory cannot keep the identity, before or after, that is a *FinalError with a *StateError in it.
 func (s *StateIdentity) Current(ctx context.Context) (*pki.Identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id != nil {
 		return s.id, nil
 	}
+	if s.lost == nil {
+		s.lost = checkWritable(s.dir)
+	}
+	if s.lost != nil {
+		return nil, &FinalError{Err: s.lost}
+	}
 	var errs []error
 	for _, gateway := range s.gateways {
 		id, err := enroll(ctx, gateway, s.token, s.log, &s.clock)
 		if err == nil {
 			s.log.Info("joined", zap.String("node", id.ID.Name), zap.String("trust_domain", id.ID.TrustDomain), zap.String("address", gateway))
-			return id, s.keep(id)
+			if err := pki.SaveIdentity(s.dir, id); err != nil {
+				s.lost = &StateError{Dir: s.dir, Err: fmt.Errorf("%w; the token may be spent: get a new one when the directory can be written", err)}
+				return nil, &FinalError{Err: s.lost}
+			}
+			s.id = id
+			return id, nil
 		}
 		if isFinal(err) {
 			return nil, &FinalError{Err: fmt.Errorf("joining: %w", err)}
@@ -90,15 +120,11 @@ func (s *StateIdentity) Current(ctx context.Context) (*pki.Identity, error) {
 	return nil, fmt.Errorf("joining: %w", errors.Join(errs...))
 }
 
-// Renewed writes id to the state directory.
+// Renewed makes id current, and writes it to the state directory. It stays current if it cannot be written: the one on disk can be renewed
+// again.
 func (s *StateIdentity) Renewed(id *pki.Identity) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.keep(id)
-}
-
-// keep makes id current even if it cannot be written: a token that is spent must not be lost with a full disk. s.mu is held.
-func (s *StateIdentity) keep(id *pki.Identity) error {
 	s.id = id
 	if err := pki.SaveIdentity(s.dir, id); err != nil {
 		return &StateError{Dir: s.dir, Err: err}
@@ -117,7 +143,10 @@ func Join(ctx context.Context, dir, token string, gateways []string, log *zap.Lo
 	if err != nil {
 		return "", err
 	}
-	if s.id != nil {
+	switch {
+	case s.otherFleet:
+		return "", fmt.Errorf("%w in %s", ErrOtherFleet, dir)
+	case s.id != nil:
 		return s.id.ID.Name, ErrJoined
 	}
 	id, err := s.Current(ctx)

@@ -93,7 +93,7 @@ func tick(t *testing.T, s *tunnel.Session, n string) *tunnel.Run {
 	body := `{"model":"t-tick","messages":[{"role":"user","content":"x"}],"options":{"t_ms":100,"t_n":` + n + `}}`
 	r := open(t, s, func(o *tunnel.RunOpen) {
 		o.Model, o.Body, o.BodyLength = "t-tick", tunnel.BodyLength, uint64(len(body))
-		o.Headers = []*tunnel.Header{{Name: "Content-Type", Value: "application/json"}}
+		o.Headers = []*tunnel.Header{{Name: "Content-Type", Value: []byte("application/json")}}
 	})
 	if err := r.WriteBody([]byte(body)); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,7 @@ func open(t testing.TB, s *tunnel.Session, change func(*tunnel.RunOpen)) *tunnel
 	t.Helper()
 	o := &tunnel.RunOpen{
 		Run: fmt.Sprint("run-", runSeq.Add(1)), Attempt: 1, Generation: s.Generation(), Kind: tunnel.KindTunnel, Adapter: "ollama", Target: "ollama",
-		Method: "POST", Path: "/api/chat", Model: "tiny", Credit: true, SessionId: "corr",
+		Method: "POST", Path: []byte("/api/chat"), Model: "tiny", Credit: true, SessionId: "corr",
 	}
 	if change != nil {
 		change(o)

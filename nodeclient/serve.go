@@ -111,9 +111,9 @@ func micros(since time.Time) uint64 { return uint64(max(time.Since(since).Micros
 // request is the run's request as the adapter takes it.
 func (x *run) request() *adapter.Request {
 	o := x.Open
-	req := &adapter.Request{Method: o.Method, Path: o.Path, Headers: make([]adapter.Header, 0, len(o.Headers))}
+	req := &adapter.Request{Method: o.Method, Path: string(o.Path), Headers: make([]adapter.Header, 0, len(o.Headers))}
 	for _, h := range o.Headers {
-		req.Headers = append(req.Headers, adapter.Header{Name: h.Name, Value: h.Value})
+		req.Headers = append(req.Headers, adapter.Header{Name: h.Name, Value: string(h.Value)})
 	}
 	x.body.src = x.NodeRun
 	switch o.Body {

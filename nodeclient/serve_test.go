@@ -56,7 +56,7 @@ func TestRequestReachesTheProvider(t *testing.T) {
 	_, s, _ := g.node(g.config(p))
 	for mode, want := range map[bool]string{true: fmt.Sprint(len(body)), false: "-1"} {
 		r := open(t, s, func(o *tunnel.RunOpen) {
-			o.Path, o.Headers = "/api/generate", []*tunnel.Header{{Name: "X-Test", Value: "1"}}
+			o.Path, o.Headers = []byte("/api/generate"), []*tunnel.Header{{Name: "X-Test", Value: []byte("1")}}
 			o.Body = tunnel.BodyStream
 			if mode {
 				o.Body, o.BodyLength = tunnel.BodyLength, uint64(len(body))
@@ -90,8 +90,8 @@ func TestEndings(t *testing.T) {
 		{name: "typed run", change: func(o *tunnel.RunOpen) { o.Kind = tunnel.KindEdge }, refused: "unsupported_kind"},
 		{name: "unknown target", change: func(o *tunnel.RunOpen) { o.Target = "other" }, refused: "unknown_target"},
 		{name: "other adapter", change: func(o *tunnel.RunOpen) { o.Adapter = "openai" }, refused: "unknown_target"},
-		{name: "management", change: func(o *tunnel.RunOpen) { o.Path = "/api/pull" }, refused: "not_allowed", never: true},
-		{name: "odd path", change: func(o *tunnel.RunOpen) { o.Path = "//api/chat" }, refused: "not_allowed", never: true},
+		{name: "management", change: func(o *tunnel.RunOpen) { o.Path = []byte("/api/pull") }, refused: "not_allowed", never: true},
+		{name: "odd path", change: func(o *tunnel.RunOpen) { o.Path = []byte("//api/chat") }, refused: "not_allowed", never: true},
 		{name: "no connection", connect: fmt.Errorf("refused: %w", adapter.ErrNotSent), refused: "provider_unreachable"},
 		{name: "not sent", do: fails(fmt.Errorf("gone: %w", adapter.ErrNotSent)), refused: "provider_unreachable"},
 		{name: "broke before a head", do: fails(broken), outcome: tunnel.Failed, code: "provider_unreachable"},
@@ -101,7 +101,7 @@ func TestEndings(t *testing.T) {
 		{name: "bad request", do: answers(400, `{"error":"no"}`), outcome: tunnel.Completed},
 		{name: "long 404", do: answers(404, strings.Repeat("x", 40<<10)), outcome: tunnel.Completed},
 		{name: "404 of an inventory path", do: answers(404, `{}`), outcome: tunnel.Completed,
-			change: func(o *tunnel.RunOpen) { o.Method, o.Path, o.Credit = "GET", "/api/tags", false }},
+			change: func(o *tunnel.RunOpen) { o.Method, o.Path, o.Credit = "GET", []byte("/api/tags"), false }},
 		{name: "cut", do: func(context.Context, *adapter.Request) (*adapter.Response, error) {
 			r := reply(200, "")
 			r.Headers[0].Value = "100"

@@ -82,7 +82,11 @@ func (l *link) run(ctx context.Context) error {
 		}
 		if final := l.final(err); final != nil {
 			l.set(stateRefused, nil, final)
-			l.log.Error("the gateway refuses this node for good", zap.Error(final.Err))
+			text := "the gateway refuses this node for good"
+			if st := new(StateError); errors.As(final.Err, &st) {
+				text = "the state directory cannot be used"
+			}
+			l.log.Error(text, zap.Error(final.Err))
 			return final
 		}
 		wait, rose := b.next()

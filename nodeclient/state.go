@@ -75,6 +75,25 @@ func (s *state) write(name string, data []byte) error {
 	return os.Rename(path+".tmp", path)
 }
 
+// probeSize is about twice what an identity takes.
+const probeSize = 8 << 10
+
+// checkWritable makes sure that an identity can be kept in dir: a file is written, put on disk and removed again. The error is a *StateError.
+func checkWritable(dir string) error {
+	f, err := os.CreateTemp(dir, "probe-*.tmp")
+	if err != nil {
+		return &StateError{Dir: dir, Err: err}
+	}
+	_, err = f.Write(make([]byte, probeSize))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+		return &StateError{Dir: dir, Err: err}
+	}
+	return nil
+}
+
 // watermarks are the highest generations that this node has had, by the gateway address that it was given: the name is known too late for
 // Register. The zero value keeps them in memory alone.
 type watermarks struct {

@@ -50,6 +50,8 @@ const (
 	initialPacket = 1200
 	// maxHandshakes bounds the connections of a listener that have not registered yet.
 	maxHandshakes = 1024
+	// maxEnrolments bounds the enrolments that a listener answers at once.
+	maxEnrolments = 64
 	// retryAbove is the rate of new connections a second above which addresses are validated with a Retry first.
 	retryAbove = 50
 )

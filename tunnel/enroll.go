@@ -17,6 +17,9 @@ import (
 // enrollTimeout bounds an enrolment on either side.
 const enrollTimeout = 10 * time.Second
 
+// enrollLinger is how long an answered enrolment may stay.
+const enrollLinger = 2 * time.Second
+
 // exporterLabel is the channel binding of RFC 9266.
 const exporterLabel = "EXPORTER-Channel-Binding"
 
@@ -49,7 +52,7 @@ func serveEnroll(c *quic.Conn, st *Settings) {
 	// The node closes once it has read the answer; closing here first could overtake it.
 	select {
 	case <-c.Context().Done():
-	case <-ctx.Done():
+	case <-time.After(enrollLinger):
 	}
 	_ = c.CloseWithError(quic.ApplicationErrorCode(wire.CloseNone), "")
 }

@@ -103,7 +103,7 @@ func TestSilentNewcomerIsClosed(t *testing.T) {
 	if code := closedWith(t, c); code != CloseProtocol {
 		t.Errorf("closed with %s", code)
 	}
-	eventually(t, "its place is free", func() bool { return len(r.ln.slots) == 0 })
+	eventually(t, "its place is free", func() bool { return len(r.ln.registering) == 0 })
 }
 
 // Attack 34: a node cannot open unidirectional streams, nor more than 16 bidirectional ones beside the control stream.

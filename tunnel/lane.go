@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -75,7 +76,7 @@ func (l *Lane) OpenRun(ctx context.Context, open *RunOpen, lease []byte, fence f
 	if len(lease) > wire.MaxLease {
 		return nil, fmt.Errorf("lease of %d bytes, at most %d", len(lease), wire.MaxLease)
 	}
-	stream, err := l.conn.OpenStreamSync(ctx)
+	stream, err := l.stream(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -115,13 +116,26 @@ func (l *Lane) first(r *Run, fence func() error) error {
 			return err
 		}
 	}
-	// A head that fits a packet never waits; a longer one waits for the node's flow control, under the lock, so not for long.
-	if len(r.out) > 1000 {
-		_ = r.stream.SetWriteDeadline(time.Now().Add(controlTimeout))
-		defer func() { _ = r.stream.SetWriteDeadline(time.Time{}) }()
-	}
+	// A head that fits a packet never waits; a longer one waits for the node's flow control, under the lock, so not for long: a node that takes
+	// not even heads holds up all of its runs, and is given up.
+	_ = r.stream.SetWriteDeadline(time.Now().Add(controlTimeout))
 	if _, err := r.stream.Write(r.out); err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			go s.Close(wire.CloseSilent, "the node takes no runs") // Close wants the lock that we hold
+		}
 		r.failWrite(err)
 	}
 	return nil
+}
+
+// stream opens a stream, at once where the node's limit allows; else it waits for one, but not for ever.
+func (l *Lane) stream(ctx context.Context) (*quic.Stream, error) {
+	s, err := l.conn.OpenStream()
+	var limit *quic.StreamLimitReachedError
+	if err == nil || !errors.As(err, &limit) {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	return l.conn.OpenStreamSync(ctx)
 }

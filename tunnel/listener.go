@@ -64,12 +64,13 @@ type ListenConfig struct {
 
 // Listener owns a UDP socket on which nodes dial in. Goroutines: one that accepts, and one per connection; Close waits for all.
 type Listener struct {
-	cfg       ListenConfig
-	conn      net.PacketConn
-	transport *quic.Transport
-	ln        *quic.Listener
-	slots     chan struct{} // one per connection that has not registered
-	wg        sync.WaitGroup
+	cfg         ListenConfig
+	conn        net.PacketConn
+	transport   *quic.Transport
+	ln          *quic.Listener
+	registering chan struct{} // one element per connection that has not registered
+	enrolling   chan struct{} // one per enrolment
+	wg          sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[*quic.Conn]struct{} // guarded by mu
@@ -78,7 +79,7 @@ type Listener struct {
 
 // Listen starts to accept nodes on conn, which it owns from here on, also when it fails.
 func Listen(conn net.PacketConn, cfg ListenConfig) (*Listener, error) {
-	l := &Listener{cfg: cfg, conn: conn, slots: make(chan struct{}, maxHandshakes), conns: make(map[*quic.Conn]struct{})}
+	l := &Listener{cfg: cfg, conn: conn, registering: make(chan struct{}, maxHandshakes), enrolling: make(chan struct{}, maxEnrolments), conns: make(map[*quic.Conn]struct{})}
 	reset, token := quic.StatelessResetKey(cfg.StatelessResetKey), quic.TokenGeneratorKey(cfg.TokenKey)
 	newcomers := rate.NewLimiter(retryAbove, retryAbove)
 	l.transport = &quic.Transport{
@@ -127,16 +128,22 @@ func (l *Listener) accept() {
 		if err != nil {
 			return // only Close ends the listener
 		}
+		// Anyone may enrol, so those who try must not keep out those who have an identity.
+		pending := l.registering
+		if c.ConnectionState().TLS.NegotiatedProtocol == wire.ALPNEnroll {
+			pending = l.enrolling
+		}
 		select {
-		case l.slots <- struct{}{}:
+		case pending <- struct{}{}:
 		default:
 			_ = c.CloseWithError(quic.ApplicationErrorCode(wire.CloseRateLimited), "too many connections are registering")
 			continue
 		}
 		if !l.track(c) {
+			<-pending
 			continue
 		}
-		l.wg.Go(func() { l.serve(c) })
+		l.wg.Go(func() { l.serve(c, pending) })
 	}
 }
 
@@ -152,9 +159,9 @@ func (l *Listener) track(c *quic.Conn) bool {
 	return true
 }
 
-func (l *Listener) serve(c *quic.Conn) {
+func (l *Listener) serve(c *quic.Conn, pending <-chan struct{}) {
 	var once sync.Once
-	release := func() { once.Do(func() { <-l.slots }) }
+	release := func() { once.Do(func() { <-pending }) }
 	defer func() {
 		release()
 		l.mu.Lock()

@@ -227,9 +227,8 @@ func (r *NodeRun) flush() error {
 
 func (r *NodeRun) write(p []byte) error {
 	for len(p) > 0 {
-		if len(p) > 1000 {
-			_ = r.stream.SetWriteDeadline(time.Now().Add(10 * StallTimeout))
-		}
+		// Anew for every write, however short: one that has passed would fail the next at once.
+		_ = r.stream.SetWriteDeadline(time.Now().Add(10 * StallTimeout))
 		n, err := r.stream.Write(p)
 		p = p[n:]
 		if errors.Is(err, os.ErrDeadlineExceeded) && n > 0 {

@@ -182,7 +182,7 @@ func (r *rig) dial(name string, reg *Register, h handlerFunc) (*NodeSession, err
 func open(t testing.TB, s *Session, id string, body []byte) *Run {
 	t.Helper()
 	run, err := s.Lane().OpenRun(context.Background(), &RunOpen{
-		Run: id, Attempt: 1, Generation: s.Generation(), Kind: KindTunnel, Method: "POST", Path: "/api/chat", Body: BodyLength, BodyLength: uint64(len(body)),
+		Run: id, Attempt: 1, Generation: s.Generation(), Kind: KindTunnel, Method: "POST", Path: []byte("/api/chat"), Body: BodyLength, BodyLength: uint64(len(body)),
 	}, nil, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -123,9 +123,8 @@ func (r *Run) EndBody() error {
 
 func (r *Run) write(p []byte) error {
 	for len(p) > 0 {
-		if len(p) > 1000 { // shorter writes are buffered and do not wait
-			_ = r.stream.SetWriteDeadline(time.Now().Add(StallTimeout))
-		}
+		// Anew for every write, however short: one that has passed would fail the next at once.
+		_ = r.stream.SetWriteDeadline(time.Now().Add(StallTimeout))
 		n, err := r.stream.Write(p)
 		p = p[n:]
 		if errors.Is(err, os.ErrDeadlineExceeded) && n > 0 {

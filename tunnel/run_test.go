@@ -107,13 +107,13 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	ns, s := r.node("n1", func(_ context.Context, nr *NodeRun) {
-		if nr.Open.Path == "/late" {
+		if string(nr.Open.Path) == "/late" {
 			_ = nr.Accept()
 		}
 		_ = nr.Refuse(&Refused{Code: CodeNodeBusy, Retry: RetryElsewhere, NoCredit: true, Answer: &Answer{Status: 503, Body: []byte("busy")}})
 	})
 	for _, path := range []string{"/early", "/late"} {
-		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r" + path, Generation: s.Generation(), Path: path}, nil, nil)
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r" + path, Generation: s.Generation(), Path: []byte(path)}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func TestEveryEndingLeavesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	ns, s := r.node("n1", func(ctx context.Context, nr *NodeRun) {
-		switch nr.Open.Path {
+		switch string(nr.Open.Path) {
 		case "/refuse":
 			_ = nr.Refuse(&Refused{Code: CodeNodeBusy})
 		case "/left":
@@ -203,7 +203,7 @@ func TestEveryEndingLeavesNothing(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				defer cancel()
-				run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint(path, i), Generation: s.Generation(), Path: path}, nil, nil)
+				run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint(path, i), Generation: s.Generation(), Path: []byte(path)}, nil, nil)
 				if err != nil {
 					t.Error(err)
 					return
@@ -229,7 +229,7 @@ func TestEveryEndingLeavesNothing(t *testing.T) {
 	runs := make([]*Run, nodeStreams)
 	for i := range runs {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint("again", i), Generation: s.Generation(), Path: "/hang"}, nil, nil)
+		run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint("again", i), Generation: s.Generation(), Path: []byte("/hang")}, nil, nil)
 		cancel()
 		if err != nil {
 			t.Fatalf("stream %d: %v", i, err)

@@ -48,6 +48,9 @@ const (
 	// Control messages a second that a node may send, and at once: beats, status changes and answers need a few.
 	controlRate  = 100
 	controlBurst = 500
+	// Control bytes a second, and at once: a whole inventory at its bound, twice.
+	controlBytes      = 1 << 20
+	controlBytesBurst = 8 << 20
 )
 
 // Session is the gateway's end of one node process's registration: one generation, one or more lanes. Goroutines: the one that
@@ -58,6 +61,7 @@ type Session struct {
 	remote   net.Addr
 	register *Register
 	since    time.Time
+	expires  time.Time       // of the node's leaf
 	ctx      context.Context // of the control lane's connection
 	ctl      *control
 	lane     *Lane // the control lane; further ones will stand beside it
@@ -189,7 +193,7 @@ func serveNode(c *quic.Conn, st *Settings, registered func()) error {
 		return err
 	}
 	s := &Session{
-		st: st, ctx: c.Context(), id: id, remote: c.RemoteAddr(), since: time.Now(), ctl: newControl(stream), register: new(Register),
+		st: st, ctx: c.Context(), id: id, remote: c.RemoteAddr(), since: time.Now(), expires: cs.PeerCertificates[0].NotAfter, ctl: newControl(stream), register: new(Register),
 		beats: beats{born: time.Now()}, probed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	s.lane = &Lane{session: s, conn: c}
@@ -265,7 +269,7 @@ func (s *Session) serve(answer *Registered) (err error) {
 }
 
 func (s *Session) read() error {
-	limit := rate.NewLimiter(controlRate, controlBurst)
+	limit, bytes := rate.NewLimiter(controlRate, controlBurst), rate.NewLimiter(controlBytes, controlBytesBurst)
 	var seq uint64
 	for {
 		t, p, err := s.ctl.read()
@@ -273,6 +277,9 @@ func (s *Session) read() error {
 			return err
 		}
 		if err := limit.Wait(s.ctx); err != nil {
+			return err
+		}
+		if err := bytes.WaitN(s.ctx, len(p)); err != nil {
 			return err
 		}
 		if err := s.handle(t, p, &seq); err != nil {
@@ -338,6 +345,7 @@ func (s *Session) ready(p []byte) error {
 	if err := s.ctl.send(wire.TypeReadyAck, &wire.ReadyAck{Generation: m.Generation}); err != nil {
 		return err
 	}
+	s.beats.lastSeen.Store(int64(time.Since(s.beats.born)))
 	s.advance(StateReady)
 	return s.st.Registrar.Ready(ctx, s, m.Targets)
 }
@@ -347,6 +355,7 @@ func (s *Session) heartbeat(p []byte) error {
 	if err := wire.Unmarshal(p, &m); err != nil {
 		return err
 	}
+	s.notice() // a silence that this beat ends is told of before its end is
 	if s.beats.arrived(&m) {
 		select {
 		case s.probed <- struct{}{}:
@@ -375,6 +384,10 @@ func (s *Session) beat() {
 		case <-s.done:
 			return
 		case <-tick.C:
+		}
+		if time.Now().After(s.expires) {
+			s.Close(wire.CloseExpired, "the node's certificate has ended")
+			return
 		}
 		if s.beats.since(&s.beats.lastSeen) > IdleTimeout {
 			s.Close(wire.CloseSilent, "no heartbeat")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -366,6 +367,41 @@ func TestAttack35NodeNeverReads(t *testing.T) {
 		}
 		if s.State() != StateReady {
 			t.Errorf("the session is %s", s.State())
+		}
+	})
+}
+
+// A pause in the middle of a run, longer than any stall time, is no stall: on either side.
+func TestPausesAreNoStalls(t *testing.T) {
+	t.Parallel()
+	slow := func(_ context.Context, nr *NodeRun) {
+		got, err := io.Copy(io.Discard, nr)
+		_ = nr.Accept()
+		_ = nr.SendHead(&Head{Status: 200}, true)
+		if err != nil || got != 10_004 {
+			_ = nr.Finish(&Terminal{Outcome: Failed, Code: CodeClientBody})
+			return
+		}
+		_ = nr.SendData(make([]byte, 5000), true)
+		time.Sleep(11 * StallTimeout)
+		_ = nr.SendData([]byte("end"), true)
+		_ = nr.Finish(&Terminal{Outcome: Completed})
+	}
+	virtual(t, fixed(time.Millisecond), 0, slow, func(t *testing.T, _ *rig, _ *faultyRouter, _ *NodeSession, s *Session) {
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_ = run.WriteBody(make([]byte, 10_000))
+			time.Sleep(2 * StallTimeout)
+			if err := run.WriteBody(make([]byte, 4)); err != nil {
+				t.Error(err)
+			}
+			_ = run.EndBody()
+		}()
+		if res := collect(run); res.terminal.Outcome != Completed || len(res.body) != 5003 {
+			t.Errorf("%v after %d bytes", res.terminal, len(res.body))
 		}
 	})
 }

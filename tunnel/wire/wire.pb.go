@@ -2020,7 +2020,7 @@ func (x *JoinLane) GetSecret() []byte {
 type Header struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // HTTP allows bytes that are not UTF-8
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2062,11 +2062,11 @@ func (x *Header) GetName() string {
 	return ""
 }
 
-func (x *Header) GetValue() string {
+func (x *Header) GetValue() []byte {
 	if x != nil {
 		return x.Value
 	}
-	return ""
+	return nil
 }
 
 type RunOpen struct {
@@ -2080,7 +2080,7 @@ type RunOpen struct {
 	SessionId     string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`     // the caller's correlation, opaque
 	DeadlineMs    uint64                 `protobuf:"varint,8,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // left; 0 for none
 	Method        string                 `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
-	Path          string                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"` // with the query
+	Path          []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"` // with the query
 	Headers       []*Header              `protobuf:"bytes,11,rep,name=headers,proto3" json:"headers,omitempty"`
 	Body          BodyMode               `protobuf:"varint,12,opt,name=body,proto3,enum=fairway.wire.v1.BodyMode" json:"body,omitempty"`
 	BodyLength    uint64                 `protobuf:"varint,13,opt,name=body_length,json=bodyLength,proto3" json:"body_length,omitempty"`
@@ -2185,11 +2185,11 @@ func (x *RunOpen) GetMethod() string {
 	return ""
 }
 
-func (x *RunOpen) GetPath() string {
+func (x *RunOpen) GetPath() []byte {
 	if x != nil {
 		return x.Path
 	}
-	return ""
+	return nil
 }
 
 func (x *RunOpen) GetHeaders() []*Header {
@@ -3227,7 +3227,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\"2\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x9e\x04\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\x9e\x04\n" +
 	"\aRunOpen\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x1e\n" +
@@ -3243,7 +3243,7 @@ const file_wire_proto_rawDesc = "" +
 	"deadlineMs\x12\x16\n" +
 	"\x06method\x18\t \x01(\tR\x06method\x12\x12\n" +
 	"\x04path\x18\n" +
-	" \x01(\tR\x04path\x121\n" +
+	" \x01(\fR\x04path\x121\n" +
 	"\aheaders\x18\v \x03(\v2\x17.fairway.wire.v1.HeaderR\aheaders\x12-\n" +
 	"\x04body\x18\f \x01(\x0e2\x19.fairway.wire.v1.BodyModeR\x04body\x12\x1f\n" +
 	"\vbody_length\x18\r \x01(\x04R\n" +

@@ -25,7 +25,7 @@ var vectors = []struct {
 	{"End", "4700", TypeEnd, nil, nil},
 	{"ReadyAck of generation 7", "07020807", TypeReadyAck, &ReadyAck{Generation: 7}, &ReadyAck{}},
 	{"Cancel of run abc", "25050a03616263", TypeCancel, &Cancel{Run: "abc"}, &Cancel{}},
-	{"Head 200 with one header", "4d1108c80112 0c0a04412d42 43120443616665", TypeHead, &Head{Status: 200, Headers: []*Header{{Name: "A-BC", Value: "Cafe"}}}, &Head{}},
+	{"Head 200 with one header", "4d1108c80112 0c0a04412d42 43120443616665", TypeHead, &Head{Status: 200, Headers: []*Header{{Name: "A-BC", Value: []byte("Cafe")}}}, &Head{}},
 	{"Refused, elsewhere, no credit", "490f0a096e6f64655f6275737910012801", TypeRefused, &Refused{Code: "node_busy", Retry: Retry_RETRY_ELSEWHERE, NoCredit: true}, &Refused{}},
 	{"Terminal completed after 5 bytes", "4f0408014005", TypeTerminal, &Terminal{Outcome: Outcome_OUTCOME_COMPLETED, Bytes: 5}, &Terminal{}},
 }
@@ -235,7 +235,7 @@ func BenchmarkReader(b *testing.B) {
 
 func BenchmarkRunOpen(b *testing.B) {
 	m := &RunOpen{Run: "0123456789abcdefghijkl", Attempt: 1, Generation: 1 << 40, Kind: RunKind_RUN_KIND_TUNNEL, Adapter: "ollama", Target: "ollama", Method: "POST",
-		Path: "/api/chat", Headers: []*Header{{Name: "Content-Type", Value: "application/json"}, {Name: "User-Agent", Value: "curl/8"}}, Body: BodyMode_BODY_MODE_LENGTH, BodyLength: 100}
+		Path: []byte("/api/chat"), Headers: []*Header{{Name: "Content-Type", Value: []byte("application/json")}, {Name: "User-Agent", Value: []byte("curl/8")}}, Body: BodyMode_BODY_MODE_LENGTH, BodyLength: 100}
 	var buf []byte
 	b.ReportAllocs()
 	for b.Loop() {

@@ -47,8 +47,6 @@ type Config struct {
 	Log func() *zap.Logger
 	// Now is the clock, for tests; nil is time.Now.
 	Now func() time.Time
-	// Admit says whether a node's name may register; nil admits all. It answers with a reason.
-	Admit func(node string, labels map[string]string) error
 }
 
 // Fleet holds the nodes of one gateway. Safe for concurrent use.
@@ -82,6 +80,7 @@ type seat struct {
 	session Session
 	since   time.Time // when it was registered
 	ready   bool
+	before  map[string]bool // what the node held under its last session, by model key, until this one is ready
 	targets map[string]*target
 	places  int // uncounted places taken
 	runs    int // counted and uncounted

@@ -190,7 +190,7 @@ func TestWhyThereIsNoPlace(t *testing.T) {
 		}, Want{}, ErrNoNode},
 		{"its holders were left out", func(t *testing.T, f *Fleet) {
 			join(t, f, "a", offer(1, "m"))
-		}, Want{Out: map[Place0]bool{{"a", "ollama", 0}: true}}, ErrLeftOut},
+		}, Want{Out: map[TargetRef]bool{{"a", "ollama", 0}: true}}, ErrLeftOut},
 		{"it is pinned to another node", func(t *testing.T, f *Fleet) { join(t, f, "a", offer(1, "m")) }, Want{Node: "b"}, ErrNoModel},
 		{"the provider is too old", func(t *testing.T, f *Fleet) { join(t, f, "a", offer(1, "m")) }, Want{Since: "99.0.0"}, ErrNoModel},
 		{"all are busy", func(t *testing.T, f *Fleet) {
@@ -207,7 +207,7 @@ func TestWhyThereIsNoPlace(t *testing.T) {
 			w.Model, w.Credit = key(t, "m"), true
 			if w.Out != nil {
 				for _, n := range f.Nodes() {
-					w.Out = map[Place0]bool{{n.Name, "ollama", n.Sessions[0].Generation}: true}
+					w.Out = map[TargetRef]bool{{n.Name, "ollama", n.Sessions[0].Generation}: true}
 				}
 			}
 			if _, err := f.Acquire(context.Background(), &w, now); !errors.Is(err, tt.err) {

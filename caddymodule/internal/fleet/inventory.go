@@ -14,6 +14,7 @@ import (
 const (
 	maxTargets        = 64
 	maxModels         = 4096
+	maxLoaded         = 256 // of one target
 	maxInventoryBytes = 4 << 20
 	maxCredits        = 1 << 16
 	maxNameBytes      = 512
@@ -80,6 +81,9 @@ func (s *seat) change(c *tunnel.Target) error {
 		return nil
 	}
 	t.reachable = c.Reachable
+	if c.Adapter != "" {
+		t.adapter = c.Adapter
+	}
 	t.full = false
 	if c.Version != "" {
 		t.version = c.Version
@@ -120,8 +124,8 @@ func (s *seat) add(t *target, c *tunnel.Target) error {
 	if c.Loaded == nil {
 		return nil
 	}
-	if len(c.Loaded.Models) > maxModels {
-		return fmt.Errorf("more than %d loaded models", maxModels)
+	if len(c.Loaded.Models) > maxLoaded {
+		return fmt.Errorf("more than %d loaded models", maxLoaded)
 	}
 	clear(t.loaded)
 	for _, m := range c.Loaded.Models {
@@ -147,6 +151,33 @@ func (s *seat) forget(t *target, key string) {
 // Inventory is the merged answers of the inventory endpoints. The slices must not be changed.
 type Inventory struct {
 	Tags, PS, V1Models []byte
+}
+
+// held returns the keys of the models that a seat's targets hold, or held before; nil for none. f.mu is held.
+func (s *seat) held() map[string]bool {
+	if s == nil {
+		return nil
+	}
+	keys := maps.Clone(s.before)
+	for _, t := range s.targets {
+		for key := range t.models {
+			if keys == nil {
+				keys = make(map[string]bool)
+			}
+			keys[key] = true
+		}
+	}
+	return keys
+}
+
+// keepNames drops what a node that went need not be remembered by. f.mu is held.
+func (s *seat) keepNames() {
+	for _, t := range s.targets {
+		clear(t.loaded)
+		for key, m := range t.models {
+			t.models[key] = ollama.Model{Name: m.Name}
+		}
+	}
 }
 
 // mergedCache keeps an Inventory until something changes.
@@ -208,7 +239,7 @@ func (f *Fleet) Inventory() Inventory {
 // seconds before its models vanish from lists. f.mu is held.
 func (f *Fleet) eachTarget(visit func(*target)) {
 	for _, n := range f.nodes {
-		if n.draining || !n.goneAt.IsZero() || n.seat == nil || !n.seat.ready {
+		if n.draining || !n.goneAt.IsZero() || n.seat == nil || !n.seat.ready || n.seat.session.State() == tunnel.StateDraining {
 			continue
 		}
 		for _, t := range n.seat.targets {

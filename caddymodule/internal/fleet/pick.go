@@ -23,11 +23,11 @@ type Want struct {
 	// Front: the run was in line before and goes back to its head.
 	Front bool
 	// Out holds the targets that are left out for this run.
-	Out map[Place0]bool
+	Out map[TargetRef]bool
 }
 
-// Place0 names a target of a session: what a refusal leaves out.
-type Place0 struct {
+// TargetRef names a target of a session: what a refusal leaves out.
+type TargetRef struct {
 	Node, Target string
 	Generation   uint64
 }
@@ -53,7 +53,7 @@ func (w *Want) holds(t *target) bool {
 }
 
 func (w *Want) out(t *target) bool {
-	return w.Out[Place0{t.seat.node.name, t.name, t.seat.session.Generation()}]
+	return w.Out[TargetRef{t.seat.node.name, t.name, t.seat.session.Generation()}]
 }
 
 // room reports whether t has a place for w now. f.mu is held.
@@ -139,6 +139,9 @@ func (f *Fleet) surveyNode(n *node, w *Want) prospect {
 	p := nobody
 	if n.goneAt.IsZero() && !n.seat.ready && f.returning(n) {
 		p = unknown // registered, has not reported
+		if n.seat.before[w.Model] {
+			p = returning
+		}
 	}
 	for _, t := range n.seat.targets {
 		if !w.holds(t) {

@@ -57,8 +57,8 @@ func (p *Place) Generation() uint64 { return p.seat.session.Generation() }
 func (p *Place) Lane() *tunnel.Lane { return p.seat.session.Lane() }
 
 // Ref names the place's target for Want.Out.
-func (p *Place) Ref() Place0 {
-	return Place0{p.seat.node.name, p.Target, p.seat.session.Generation()}
+func (p *Place) Ref() TargetRef {
+	return TargetRef{p.seat.node.name, p.Target, p.seat.session.Generation()}
 }
 
 // line is the runs that wait, first come first.
@@ -129,6 +129,7 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 	} else {
 		f.line.waiting = append(f.line.waiting, wt)
 	}
+	f.dispatch() // a session may have come back by the clock alone, between two events
 	return nil, wt, wait, nil
 }
 
@@ -162,6 +163,7 @@ func (f *Fleet) leave(wt *waiter, err error) (*Place, error) {
 	i := slices.Index(f.line.waiting, wt)
 	if i >= 0 {
 		f.line.waiting = slices.Delete(f.line.waiting, i, i+1)
+		f.dispatch()
 		if errors.Is(err, ErrQueueTimeout) && f.survey(wt.want) < excluded {
 			err = ErrNoNode
 		}

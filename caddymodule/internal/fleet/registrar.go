@@ -29,12 +29,20 @@ func (f *Fleet) register(ctx context.Context, s Session, watermark uint64) (gene
 
 	incumbent := f.current(n)
 	if incumbent != nil && incumbent.Instance() != s.Instance() {
-		if incumbent.Probe(ctx) == nil {
+		err := incumbent.Probe(ctx)
+		if ctx.Err() != nil {
+			return 0, ctx.Err() // the newcomer is gone; that says nothing of the incumbent
+		}
+		if err == nil {
 			f.cfg.Log().Warn("refused a second node of the same name; is its state directory a copy?",
 				zap.String("node", n.name), zap.Stringer("incumbent", incumbent.RemoteAddr()), zap.Stringer("newcomer", s.RemoteAddr()))
 			return 0, closeErr(tunnel.CloseDuplicateNode, "another instance of node %s is connected from %s", n.name, incumbent.RemoteAddr())
 		}
 		f.cfg.Log().Warn("evicting a node's dead session", zap.String("node", n.name), zap.Stringer("incumbent", incumbent.RemoteAddr()))
+	}
+	draining, err := f.cfg.Store.Draining(ctx, n.name)
+	if err != nil {
+		return 0, storeErr(err)
 	}
 	gen, err := f.cfg.Store.Register(ctx, store.Registration{
 		Node: n.name, Gateway: f.cfg.Gateway, Instance: s.Instance(), Watermark: watermark, Epoch: f.epoch.Load(),
@@ -42,12 +50,8 @@ func (f *Fleet) register(ctx context.Context, s Session, watermark uint64) (gene
 	if err != nil {
 		return 0, storeErr(err)
 	}
-	draining, err := f.cfg.Store.Draining(ctx, n.name)
-	if err != nil {
-		return 0, storeErr(err)
-	}
 	f.mu.Lock()
-	n.seat = &seat{node: n, session: s, since: f.cfg.Now(), targets: make(map[string]*target)}
+	n.seat = &seat{node: n, session: s, since: f.cfg.Now(), targets: make(map[string]*target), before: n.seat.held()}
 	n.goneAt = time.Time{}
 	n.draining = draining
 	f.changed()
@@ -129,7 +133,7 @@ func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) 
 	if err := seat.apply(targets); err != nil {
 		return closeErr(tunnel.CloseProtocol, "%v", err)
 	}
-	seat.ready = true
+	seat.ready, seat.before = true, nil
 	f.changed()
 	f.dispatch()
 	return nil
@@ -181,6 +185,7 @@ func (f *Fleet) gone(s Session) {
 	defer f.mu.Unlock()
 	if seat := f.seatOf(s); seat != nil {
 		seat.node.goneAt = f.cfg.Now()
+		seat.keepNames()
 		f.changed()
 	}
 }
@@ -190,15 +195,18 @@ const storeBudget = time.Second
 
 // Drain takes a node out, or back, also across its re-dials. It reports whether the node is known.
 func (f *Fleet) Drain(ctx context.Context, name string, on bool) (known bool, err error) {
-	if err := f.cfg.Store.Drain(ctx, name, on); err != nil {
+	f.mu.Lock()
+	n := f.nodes[name]
+	f.mu.Unlock()
+	if n != nil {
+		n.registering.Lock() // else a registration under way would go by what it read before
+		defer n.registering.Unlock()
+	}
+	if err := f.cfg.Store.Drain(ctx, name, on); err != nil || n == nil {
 		return false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.nodes[name]
-	if n == nil {
-		return false, nil
-	}
 	n.draining = on
 	f.changed()
 	f.dispatch()

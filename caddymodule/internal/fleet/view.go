@@ -69,7 +69,7 @@ func (f *Fleet) view(n *node) NodeView {
 	for _, t := range n.seat.targets {
 		tv := TargetView{
 			Name: t.name, Adapter: t.adapter, Reachable: t.reachable && n.goneAt.IsZero(), Models: []string{},
-			Credits: CreditsView{Granted: t.perTarget, Free: t.perTarget - t.total},
+			Credits: CreditsView{Granted: t.perTarget, Free: max(0, t.perTarget-t.total)},
 		}
 		for _, m := range t.models {
 			tv.Models = append(tv.Models, m.Name)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"sync"
@@ -38,12 +39,13 @@ type Account struct {
 	// UsageMismatch: the node's count is not the one seen in the bytes.
 	UsageMismatch bool
 
-	mu      sync.Mutex  // held where a field changes that View shows
-	state   string      // queued | running | ended; guarded by mu
-	current *tunnel.Run // guarded by mu
-	unblock func()      // guarded by mu
-	cancel  bool        // the run is to end: guarded by mu
-	begun   bool        // it was a run: guarded by Hub.mu until Serve returns
+	mu      sync.Mutex              // held where a field changes that View shows
+	state   string                  // queued | running | ended; guarded by mu
+	cancel  context.CancelCauseFunc // guarded by mu
+	aborted *failure                // guarded by mu; why the run is to end
+	unblock func()                  // guarded by mu
+	attempt int                     // guarded by mu; counts attach
+	begun   bool                    // it was a run: guarded by Hub.mu until Serve returns
 	stalled atomic.Bool
 	sent    atomic.Uint64 // Bytes, for View
 	tally   *ollama.Tally
@@ -67,31 +69,40 @@ func (a *Account) bind(p *fleet.Place, attempt uint32) {
 	a.state = "running"
 }
 
-// attach gives abort the run to cancel, and what frees a write to a client that does not read. It reports false when abort was called already.
-func (a *Account) attach(r *tunnel.Run, unblock func()) bool {
+// stoppable gives abort what ends the run, wherever it stands. An abort that came before ends it at once.
+func (a *Account) stoppable(cancel context.CancelCauseFunc) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.current, a.unblock = r, unblock
-	return !a.cancel
+	a.cancel = cancel
+	if a.aborted != nil {
+		cancel(a.aborted)
+	}
+}
+
+// attach gives abort what frees a write to a client that does not read; nil once nothing is written any more.
+func (a *Account) attach(unblock func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unblock = unblock
+	a.attempt++
 }
 
 // lastWords is how long a run that is aborted may still write its error to the client.
 const lastWords = 500 * time.Millisecond
 
-// abort cancels the run with code, also one that has not been sent yet.
-func (a *Account) abort(code string) {
+// abort ends the run with f, whether it waits, is being sent or is under way.
+func (a *Account) abort(f *failure) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.cancel = true
-	run := a.current
-	if run == nil {
-		return
+	a.aborted = f
+	if a.cancel != nil {
+		a.cancel(f)
 	}
-	run.Cancel(code)
+	attempt := a.attempt
 	time.AfterFunc(lastWords, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.current == run { // else its connection may serve another request by now
+		if a.attempt == attempt && a.unblock != nil { // else its connection may serve another request by now
 			a.unblock()
 		}
 	})

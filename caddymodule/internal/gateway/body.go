@@ -35,13 +35,13 @@ func (x *exchange) readBody() (body []byte, release func(), err error) {
 	if x.r.ContentLength > limit {
 		return nil, nil, fail(codeBodyTooLarge, "request body of %d bytes; at most %d are allowed", x.r.ContentLength, limit)
 	}
-	// A declared length is reserved at once; memory still comes only with the bytes, so that declaring costs nothing.
-	reserved := max(x.r.ContentLength, 0)
+	// Reserved as it grows: a declaration costs nothing, and gives nothing to who only declares.
+	body = make([]byte, 0, min(max(x.r.ContentLength, 512), bodyStep)+1)
+	reserved := int64(cap(body))
 	if !b.take(reserved) {
 		return nil, nil, errBodies
 	}
 	release = func() { b.give(reserved) }
-	body = make([]byte, 0, min(max(x.r.ContentLength, 512), bodyStep)+1)
 	for {
 		n, err := x.r.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
@@ -57,14 +57,10 @@ func (x *exchange) readBody() (body []byte, release func(), err error) {
 			if left := x.r.ContentLength - int64(cap(body)); left > 0 {
 				grow = min(grow, left+1) // what was declared is what was reserved; one more byte meets the end
 			}
-			if extra := int64(cap(body)) + grow - reserved; extra > 0 && x.r.ContentLength < 0 {
-				if !b.take(extra) {
-					err = errBodies
-				} else {
-					reserved += extra
-				}
-			}
-			if err == nil {
+			if !b.take(grow) {
+				err = errBodies
+			} else {
+				reserved += grow
 				body = append(make([]byte, 0, int64(cap(body))+grow), body...)
 			}
 		}

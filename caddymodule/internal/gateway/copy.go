@@ -4,6 +4,7 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,11 +79,6 @@ func (c *copier) head(h *tunnel.Head) error {
 	x := c.u.x
 	header := x.w.Header()
 	if !answerHeaders(header, h.Headers) {
-		for name := range header {
-			if name != headerRun && name != headerSession {
-				header.Del(name)
-			}
-		}
 		return fail(tunnel.CodeBadProvider, "the provider's answer has a malformed header")
 	}
 	if x.h.opts.ExposeNode {
@@ -113,7 +109,15 @@ func (c *copier) head(h *tunnel.Head) error {
 	return nil
 }
 
+// hasBody reports whether an answer of this status to this method has a body.
+func (c *copier) hasBody() bool {
+	return c.u.x.r.Method != http.MethodHead && c.status != http.StatusNoContent && c.status != http.StatusNotModified
+}
+
 func (c *copier) data(p []byte, frameEnd bool) error {
+	if len(p) > 0 && !c.hasBody() {
+		return http.ErrContentLength
+	}
 	if len(p) > 0 {
 		c.stall.Reset(clientStall)
 		n, err := c.u.x.w.Write(p)
@@ -156,9 +160,13 @@ func (c *copier) gone(err error) error {
 func (c *copier) finish(t *tunnel.Terminal) error {
 	x := c.u.x
 	if t.Outcome == tunnel.Completed {
-		for _, h := range t.Trailers {
-			if validHeaderName(h.Name) && !reserved(h.Name) {
-				x.w.Header().Add(http.TrailerPrefix+h.Name, h.Value)
+		if declared := x.w.Header().Get("Content-Length"); declared != "" && declared != strconv.FormatUint(x.acc.Bytes, 10) && c.hasBody() {
+			return fail(tunnel.CodeBadProvider, "the provider sent less than it declared")
+		}
+		trailers := http.Header{}
+		if answerHeaders(trailers, t.Trailers) {
+			for name, values := range trailers {
+				x.w.Header()[http.TrailerPrefix+name] = values
 			}
 		}
 		x.acc.complete(t)

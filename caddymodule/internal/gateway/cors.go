@@ -14,12 +14,12 @@ import (
 type corsPolicy struct {
 	any      bool
 	origins  []string
-	open     bool // no key is asked for, so an origin that is not allowed must be refused, not just left without headers
+	open     bool // no key is asked for (a browser sends a login by itself), so an origin that is not allowed must be refused, not just left without headers
 	loopback bool
 }
 
 func newCORSPolicy(o Options) corsPolicy {
-	p := corsPolicy{open: o.Auth == AuthNone, loopback: o.Loopback}
+	p := corsPolicy{open: o.Auth != AuthKey, loopback: o.Loopback}
 	for _, c := range o.CORS {
 		if c == "*" {
 			p.any = true

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -16,13 +15,26 @@ import (
 // maxAttempts bounds how often one run is offered: each attempt but the last was refused by a node that had not run it.
 const maxAttempts = 64
 
+// staleWait is how long a run waits for a session that took it no more to be seen as ended.
+const staleWait = 200 * time.Millisecond
+
+// cancelCode is the code of a run whose context has ended: the cause's, where an abort gave one.
+func cancelCode(ctx context.Context) string {
+	var f *failure
+	if errors.As(context.Cause(ctx), &f) {
+		return f.code
+	}
+	return tunnel.CodeCanceled
+}
+
 // inlineBody is the most of a body that is written before the answer is read: it fits every initial window.
 const inlineBody = 16 << 10
 
 // run is a request on its way to a node.
 type run struct {
 	x       *exchange
-	ctx     context.Context
+	ctx     context.Context // ends with the client, or when the run is aborted: then its cause is a *failure
+	cancel  context.CancelCauseFunc
 	want    fleet.Want
 	body    []byte
 	upload  io.Reader // instead of body: streams, so there can be no second attempt once it was read from
@@ -33,7 +45,9 @@ type run struct {
 }
 
 func (x *exchange) newRun(body []byte) *run {
-	return &run{x: x, ctx: x.r.Context(), body: body}
+	u := &run{x: x, body: body}
+	u.ctx, u.cancel = context.WithCancelCause(x.r.Context())
+	return u
 }
 
 // serve admits the run, sends it, and goes on while nodes refuse it unrun.
@@ -43,8 +57,12 @@ func (u *run) serve() error {
 		return err
 	}
 	defer hub.end(acc)
-	queue := fleet.Queue{Depth: u.x.h.opts.QueueDepth, Wait: u.x.h.opts.QueueWait}
+	defer u.cancel(nil)
+	acc.stoppable(u.cancel)
+	queue := fleet.Queue{Depth: u.x.h.opts.QueueDepth}
+	deadline := time.Now().Add(u.x.h.opts.QueueWait) // of all waits together
 	for u.attempt < maxAttempts {
+		queue.Wait = time.Until(deadline)
 		place, err := hub.fleet.Acquire(u.ctx, &u.want, queue)
 		if err != nil {
 			return u.unplaced(err)
@@ -60,21 +78,24 @@ func (u *run) serve() error {
 	return fail(codeQueueFull, "server busy: every node refused the request")
 }
 
-// unplaced says what no place means after refusals.
+// unplaced says what no place means after refusals. What those who refused had to say stands in for "nobody is left", never for a wait that was too
+// long or a gateway that drains.
 func (u *run) unplaced(err error) error {
-	if u.attempt == 0 || errors.Is(err, context.Canceled) {
+	if u.attempt == 0 || !errors.Is(err, fleet.ErrLeftOut) && !errors.Is(err, fleet.ErrNoModel) && !errors.Is(err, fleet.ErrNoNode) {
 		return err
 	}
 	if u.answer != nil {
 		return u.relay()
 	}
 	switch u.code {
+	case "":
+		return err
 	case tunnel.CodeProviderUnreached:
 		return fail(tunnel.CodeProviderUnreached, "no node could reach its provider")
-	case tunnel.CodeDraining, tunnel.CodeStaleGeneration, "":
-		return fail(codeNoNode, "no node that can serve this is connected")
+	case tunnel.CodeNodeBusy:
+		return fail(codeQueueFull, "server busy: every node refused the request")
 	}
-	return err
+	return fail(codeNoNode, "no node that can serve this is connected")
 }
 
 // relay gives the client the last provider's own word.
@@ -102,18 +123,22 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 		return u.x.h.hub.fleet.Fence(u.ctx, place)
 	})
 	if errors.Is(err, tunnel.ErrGone) || errors.Is(err, fleet.ErrStale) || isStale(err) {
-		u.leaveOut(place, tunnel.CodeStaleGeneration)
+		// The session is over, or about to be. It is not left out: its node may be back under another generation.
+		u.code = tunnel.CodeStaleGeneration
+		select {
+		case <-place.Lane().Session().Done():
+		case <-time.After(staleWait):
+		case <-u.ctx.Done():
+		}
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	stop := context.AfterFunc(u.ctx, func() { r.Cancel(tunnel.CodeCanceled) })
+	stop := context.AfterFunc(u.ctx, func() { r.Cancel(cancelCode(u.ctx)) })
 	defer stop()
-	if !u.x.acc.attach(r, func() { _ = u.x.rc.SetWriteDeadline(time.Now()) }) { // the hub's grace is over
-		r.Cancel(tunnel.CodeDraining)
-	}
-	defer u.x.acc.attach(nil, nil)
+	u.x.acc.attach(func() { _ = u.x.rc.SetWriteDeadline(time.Now()) })
+	defer u.x.acc.attach(nil)
 	written := u.send(r)
 	refused, err := u.follow(r, written)
 	if refused == nil {
@@ -126,6 +151,9 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 func (u *run) follow(r *tunnel.Run, written <-chan struct{}) (*tunnel.Refused, error) {
 	defer func() {
 		r.StopBody()
+		if u.upload != nil {
+			_ = u.x.rc.SetReadDeadline(time.Now()) // frees a read of a client that holds its upload open
+		}
 		<-written
 		r.Close()
 	}()
@@ -157,7 +185,7 @@ func (u *run) refused(place *fleet.Place, f *tunnel.Refused) (again bool, err er
 
 func (u *run) leaveOut(place *fleet.Place, code string) {
 	if u.want.Out == nil {
-		u.want.Out = make(map[fleet.Place0]bool)
+		u.want.Out = make(map[fleet.TargetRef]bool)
 	}
 	u.want.Out[place.Ref()] = true
 	u.code = code
@@ -172,7 +200,7 @@ func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 	}
 	o := &tunnel.RunOpen{
 		Run: x.acc.Run, Attempt: u.attempt, Generation: place.Generation(), Kind: tunnel.KindTunnel,
-		Adapter: place.Adapter, Target: place.Target, SessionId: x.acc.Session, Method: x.r.Method, Path: path, Headers: requestHeaders(x.r),
+		Adapter: place.Adapter, Target: place.Target, SessionId: x.acc.Session, Method: x.r.Method, Path: []byte(path), Headers: requestHeaders(x.r),
 		Model: u.want.Model, Credit: u.want.Credit, Body: tunnel.BodyLength, BodyLength: uint64(len(u.body)),
 	}
 	switch {
@@ -261,5 +289,5 @@ func cut(t *tunnel.Terminal) error {
 	case tunnel.CodeClientBody:
 		return fail(t.Code, "the request body could not be read")
 	}
-	return fail(tunnel.CodeBadProvider, "%s", fmt.Sprintf("the node could not finish the request (%s)", t.Code))
+	return fail(tunnel.CodeBadProvider, "the node could not finish the request (%s)", t.Code)
 }

@@ -14,11 +14,21 @@ type embedded struct {
 	done   chan struct{}
 }
 
+// ended reports whether the node has given up.
+func (e *embedded) ended() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // embed makes e the node inside this process: kept when its key is the same, else the one before is stopped first. nil: none.
 func (h *Hub) embed(e *Embedded) {
 	h.mu.Lock()
 	old, l := h.embedded, h.listener
-	if old != nil && e != nil && old.key == e.Key && l != nil {
+	if old != nil && e != nil && old.key == e.Key && l != nil && !old.ended() {
 		h.mu.Unlock()
 		return
 	}
@@ -43,6 +53,13 @@ func (h *Hub) embed(e *Embedded) {
 			h.log().Error("the embedded node ended", zap.Error(err))
 		}
 	}()
+}
+
+// embeds reports whether name is that of this gateway's own node.
+func (h *Hub) embeds(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.embedded != nil && name == EmbeddedPrefix+h.cfg.Gateway
 }
 
 // dialable turns a wildcard address into loopback.

@@ -118,6 +118,10 @@ func noSuchModel(e *ollama.Endpoint, model string) *failure {
 
 // fail answers with an error in the shape of the path's family, or, when the head is out, cuts the answer.
 func (x *exchange) fail(err error) {
+	var own *failure
+	if x.r.Context().Err() != nil && !errors.As(err, &own) {
+		err = fail(tunnel.CodeCanceled, "the client went away") // over HTTP/3 the cause is QUIC's
+	}
 	f := asFailure(err, x.match.Endpoint, x.request.Model)
 	entry := codes[f.code]
 	status := f.status

@@ -3,6 +3,7 @@ package gateway
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-edge/fairway/tests/fakeollama"
 )
@@ -60,5 +61,46 @@ func TestPinnedNode(t *testing.T) {
 	}
 	if resp, _ := r.do("POST", "/api/chat", chat("t-echo", ""), "Authorization", "Bearer sk-bob", "X-Fairway-Node", "n1"); resp.StatusCode != 403 {
 		t.Errorf("bob: %d", resp.StatusCode)
+	}
+}
+
+// Headers and queries that are not UTF-8 are HTTP all the same.
+func TestBytesThatAreNotUTF8(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	fake := fakeollama.Start(t, fakeollama.Options{})
+	r.node("n1", fake, 4)
+	if resp, body := r.do("POST", "/api/chat?q=%ff", chat("t-echo", ""), "User-Agent", "caf\xe9"); resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	log := fake.Log()
+	if got := log[len(log)-1].Header("User-Agent"); len(got) != 1 || got[0] != "caf\xe9" {
+		t.Errorf("%q", got)
+	}
+}
+
+// An abort ends a run wherever it stands: in line, too.
+func TestAbortEndsWaitingRuns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	r.node("n1", fakeollama.Start(t, fakeollama.Options{}), 1)
+	done := make(chan int, 2)
+	for range 2 {
+		go func() {
+			resp, _ := r.do("POST", "/api/chat", chat("t-slowload", `,"t_s":30`))
+			done <- resp.StatusCode
+		}()
+	}
+	for r.hub.Fleet().Waiting() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	r.hub.runs.abort(errStopping)
+	for range 2 {
+		if status := <-done; status != 503 {
+			t.Errorf("%d", status)
+		}
+	}
+	if n := r.hub.InFlight(); n != 0 {
+		t.Errorf("%d in flight", n)
 	}
 }

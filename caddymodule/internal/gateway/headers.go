@@ -42,7 +42,7 @@ func requestHeaders(r *http.Request) []*tunnel.Header {
 			continue
 		}
 		for _, v := range values {
-			out = append(out, &tunnel.Header{Name: name, Value: v})
+			out = append(out, &tunnel.Header{Name: name, Value: []byte(v)})
 		}
 	}
 	return out
@@ -69,37 +69,40 @@ func nominated(h http.Header) map[string]bool {
 	return out
 }
 
-// answerHeaders copies a provider's headers to the client's answer. It reports false when one is malformed: then nothing of the answer can be
-// trusted.
+// answerHeaders copies a provider's headers to the client's answer. It reports false, and has copied nothing, when one is malformed: then nothing
+// of the answer can be trusted.
 func answerHeaders(dst http.Header, hs []*tunnel.Header) bool {
 	src := make(http.Header, len(hs))
 	for _, h := range hs {
-		if !validHeaderName(h.Name) || !httpguts.ValidHeaderFieldValue(h.Value) {
+		if !validHeaderName(h.Name) || !httpguts.ValidHeaderFieldValue(string(h.Value)) {
 			return false
 		}
-		src.Add(h.Name, h.Value)
+		src.Add(h.Name, string(h.Value))
+	}
+	if len(src["Content-Length"]) > 1 {
+		return false
 	}
 	named := nominated(src)
 	for name, values := range src {
-		if slices.Contains(hopByHop, name) || named[name] || reserved(name) || strings.HasPrefix(name, "Access-Control-") {
-			continue
+		switch {
+		case !passes(name) || named[name]:
+		case name == "Vary":
+			dst[name] = append(dst[name], values...)
+		default:
+			dst[name] = values
 		}
-		switch name {
-		case "Date", "Server", "Set-Cookie", "Alt-Svc", "Strict-Transport-Security":
-			continue // said by whoever owns the connection to the client
-		case "Content-Length":
-			if len(values) != 1 {
-				return false
-			}
-		case "Vary":
-			for _, v := range values {
-				dst.Add(name, v)
-			}
-			continue
-		}
-		dst[name] = values
 	}
 	return true
+}
+
+// passes reports whether a provider's header or trailer may reach a client: what belongs to one connection, to this project, or to who owns the
+// connection to the client stops here.
+func passes(name string) bool {
+	switch name {
+	case "Date", "Server", "Set-Cookie", "Alt-Svc", "Strict-Transport-Security":
+		return false
+	}
+	return !slices.Contains(hopByHop, name) && !reserved(name) && !strings.HasPrefix(name, "Access-Control-")
 }
 
 func validHeaderName(s string) bool { return httpguts.ValidHeaderFieldName(s) }

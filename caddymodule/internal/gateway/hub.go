@@ -52,6 +52,9 @@ type Hub struct {
 	lastLog  *zap.Logger      // guarded by mu
 }
 
+// errStopping ends runs that outlast the grace.
+var errStopping = fail(codeDraining, "the gateway is shutting down")
+
 // NewHub returns a hub in memory: no socket, no goroutine.
 func NewHub(cfg HubConfig) *Hub {
 	h := &Hub{cfg: cfg, runs: newRegistry()}
@@ -202,7 +205,7 @@ func (h *Hub) retire(st *Settings) {
 	select {
 	case <-h.whenIdle():
 	case <-deadline.C:
-		h.runs.cancel(tunnel.CodeDraining)
+		h.runs.abort(errStopping)
 		select {
 		case <-h.whenIdle():
 		case <-time.After(time.Second): // their handlers are on their way out
@@ -237,7 +240,7 @@ func (h *Hub) Announce() {
 		return
 	}
 	h.draining = true
-	h.leaving = time.AfterFunc(st.Grace, func() { h.runs.cancel(tunnel.CodeDraining) })
+	h.leaving = time.AfterFunc(st.Grace, func() { h.runs.abort(errStopping) })
 	h.mu.Unlock()
 	h.fleet.CloseLine()
 	for _, s := range h.fleet.Sessions() {

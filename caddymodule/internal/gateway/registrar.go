@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/pki"
@@ -19,6 +20,9 @@ type registrar struct {
 func (r *registrar) Register(ctx context.Context, s *tunnel.Session, m *tunnel.Register) (*tunnel.Registered, error) {
 	if r.hub.leavingNow() {
 		return nil, &tunnel.CloseError{Code: tunnel.CloseDraining, Reason: "the gateway is stopping"}
+	}
+	if strings.HasPrefix(s.Node(), EmbeddedPrefix) && !r.hub.embeds(s.Node()) {
+		return nil, &tunnel.CloseError{Code: tunnel.CloseBadNodeID, Reason: "names that begin with " + EmbeddedPrefix + " are the gateway's own"}
 	}
 	return r.Fleet.Register(ctx, s, m)
 }

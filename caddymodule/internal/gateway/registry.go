@@ -43,13 +43,13 @@ func (g *registry) record(v RunView) {
 	g.next = (g.next + 1) % keepEnded
 }
 
-// cancel ends every run in flight with code.
-func (g *registry) cancel(code string) {
+// abort ends every run in flight.
+func (g *registry) abort(f *failure) {
 	g.mu.Lock()
 	open := slices.Collect(maps.Values(g.open))
 	g.mu.Unlock()
 	for _, a := range open {
-		a.abort(code)
+		a.abort(f)
 	}
 }
 

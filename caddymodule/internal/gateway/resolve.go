@@ -42,9 +42,9 @@ func (x *exchange) route() error {
 	}
 	if e.Class == ollama.Inventory {
 		// Quick, and Ollama answers it also to a client that has shut its sending side, which here looks like one that left.
-		var cancel context.CancelFunc
-		run.ctx, cancel = context.WithTimeout(context.WithoutCancel(run.ctx), showTimeout)
-		defer cancel()
+		timed, stop := context.WithTimeout(context.WithoutCancel(x.r.Context()), showTimeout)
+		defer stop()
+		run.ctx, run.cancel = context.WithCancelCause(timed)
 	}
 	return run.serve()
 }
@@ -64,6 +64,11 @@ func (x *exchange) pin() error {
 	if e.Blob && x.r.Method == http.MethodPost {
 		run := x.newRun(nil)
 		run.upload = x.r.Body
+		if x.r.ProtoMajor == 1 {
+			// The answer may come before the upload's end; net/http would read that first, and keep the connection.
+			_ = x.rc.EnableFullDuplex()
+			x.w.Header().Set("Connection", "close")
+		}
 		run.want = fleet.Want{Node: x.node}
 		return run.serve()
 	}

@@ -68,7 +68,7 @@ func TestAttack33AnswerHeaders(t *testing.T) {
 	t.Parallel()
 	h := func(kv ...string) (out []*tunnel.Header) {
 		for i := 0; i+1 < len(kv); i += 2 {
-			out = append(out, &tunnel.Header{Name: kv[i], Value: kv[i+1]})
+			out = append(out, &tunnel.Header{Name: kv[i], Value: []byte(kv[i+1])})
 		}
 		return out
 	}
@@ -108,7 +108,7 @@ func FuzzAnswerHeaders(f *testing.F) {
 	f.Add("connection", "content-type")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		dst := http.Header{}
-		if !answerHeaders(dst, []*tunnel.Header{{Name: name, Value: value}}) {
+		if !answerHeaders(dst, []*tunnel.Header{{Name: name, Value: []byte(value)}}) {
 			return
 		}
 		for n, vs := range dst {

@@ -2,8 +2,12 @@ package gateway
 
 import (
 	"net/http"
+	"sync"
+
+	"go.uber.org/zap"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/tunnel"
 )
 
 // unload reaches every target that has the model loaded; the answer is the first one's. Nobody has it: any holder says so itself.
@@ -15,15 +19,13 @@ func (x *exchange) unload(u *run) error {
 	if len(holders) == 0 {
 		return u.serve()
 	}
-	others, want := make(chan struct{}), u.want
-	go func() {
-		defer close(others)
-		for _, h := range holders[1:] {
-			want.Node, want.Target = h.Node, h.Target
-			x.unloadQuietly(want, u.body)
-		}
-	}()
-	defer func() { <-others }()
+	var others sync.WaitGroup
+	defer others.Wait()
+	for _, h := range holders[1:] {
+		want := u.want
+		want.Node, want.Target = h.Node, h.Target
+		others.Go(func() { x.unloadQuietly(want, u.body) })
+	}
 	u.want.Node, u.want.Target = holders[0].Node, holders[0].Target
 	return u.serve()
 }
@@ -36,7 +38,8 @@ func (x *exchange) unloadQuietly(want fleet.Want, body []byte) {
 	other := &exchange{h: x.h, w: w, r: x.r, rc: http.NewResponseController(w), acc: acc, match: x.match, principal: x.principal, request: x.request}
 	defer func() {
 		if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint // a panic value
-			panic(p)
+			x.h.hub.log().Error("unloading on a further node", zap.Any("panic", p), zap.StackSkip("stack", 1))
+			acc.end(tunnel.Failed, "internal", http.StatusInternalServerError)
 		}
 		x.h.hub.account(acc)
 	}()

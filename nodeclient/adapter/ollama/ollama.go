@@ -50,10 +50,18 @@ type Adapter struct {
 	idle   pool
 }
 
+// defaultPort is Ollama's own, for origins that say as little as its OLLAMA_HOST.
+const defaultPort = "11434"
+
 // New makes the adapter of one target. origin is scheme://host[:port] with
 // scheme http or https and nothing behind the port; without a port it is the
-// scheme's.
+// scheme's. As in OLLAMA_HOST the scheme may be left out: then it is http, and
+// the port 11434.
 func New(target, origin string) (*Adapter, error) {
+	bare := origin != "" && !strings.Contains(origin, "://")
+	if bare {
+		origin = "http://" + origin
+	}
 	u, err := url.Parse(origin)
 	if err != nil {
 		return nil, fmt.Errorf("parsing origin of target %s: %w", target, err)
@@ -66,6 +74,8 @@ func New(target, origin string) (*Adapter, error) {
 		return nil, fmt.Errorf("origin of target %s: want scheme://host:port and nothing else", target)
 	case u.Hostname() == "" || strings.ContainsFunc(u.Hostname(), notInHost):
 		return nil, fmt.Errorf("origin of target %s: bad host %q", target, u.Hostname())
+	case port == "" && bare:
+		port = defaultPort
 	case port == "" && u.Scheme == "http":
 		port = "80"
 	case port == "":

@@ -78,13 +78,14 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 func TestNewRefusesOrigins(t *testing.T) {
 	t.Parallel()
-	for _, origin := range []string{"", "127.0.0.1:11434", "ftp://h:1", "http://", "http://h:1/path", "http://u:p@h:1",
+	for _, origin := range []string{"", ":11434", "127.0.0.1:11434/api", "ftp://h:1", "http://", "http://h:1/path", "http://u:p@h:1",
 		"http://h:1?q", "http://h:0", "http://h:65536", "http://h:x", "http://a b:1", "http://[fe80::1%25eth0]:1"} {
 		if a, err := New("ollama", origin); err == nil {
 			t.Errorf("New(%q) = %s, want an error", origin, a.Origin())
 		}
 	}
-	for origin, want := range map[string]string{"http://h": "http://h:80", "https://h/": "https://h:443", "http://[::1]:11434": "http://[::1]:11434"} {
+	for origin, want := range map[string]string{"http://h": "http://h:80", "https://h/": "https://h:443", "http://[::1]:11434": "http://[::1]:11434",
+		"localhost:1": "http://localhost:1", "127.0.0.1": "http://127.0.0.1:11434", "[::1]": "http://[::1]:11434"} {
 		if got := newAdapter(t, origin).Origin(); got != want {
 			t.Errorf("origin of %q = %q, want %q", origin, got, want)
 		}

@@ -104,13 +104,13 @@ func report(env *environment, err error) int {
 	case errors.As(err, &usage):
 		_, _ = fmt.Fprintln(env.stderr, "`fairway-node help` and `fairway-node COMMAND --help` say more.")
 		return exitUsage
+	case errors.As(err, &state):
+		return exitState
 	case errors.As(err, &final):
 		if hint := advice(err); hint != "" {
 			_, _ = fmt.Fprintln(env.stderr, hint)
 		}
 		return exitRefused
-	case errors.As(err, &state):
-		return exitState
 	}
 	return exitFailed
 }

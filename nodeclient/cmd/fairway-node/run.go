@@ -91,6 +91,8 @@ func joinError(s *settings, err error) error {
 			"FAIRWAY_TOKEN=... fairway-node run --gateway HOST:PORT", s.stateDir)
 	case errors.Is(err, nodeclient.ErrOtherNode):
 		return usagef("%v.\nLeave the token away to run as before, or give a --state-dir of its own to the other node", err)
+	case errors.Is(err, nodeclient.ErrOtherFleet):
+		return usagef("%v.\nIf the gateway's storage is new, move that directory away and join again with the token", err)
 	case errors.Is(err, pki.ErrTokenInvalid):
 		return usagef("%v (was it copied whole?)", err)
 	}
