@@ -33,7 +33,8 @@ func (x *exchange) respond(status int, contentType string, body []byte) {
 	x.started = true
 	x.w.WriteHeader(status)
 	if x.r.Method != http.MethodHead {
-		_, _ = x.w.Write(body) // a client that left needs no answer
+		n, _ := x.w.Write(body) // a client that left needs no answer
+		x.acc.wrote(body[:n])
 	}
 	if unread && x.r.Header.Get("Expect") == "" {
 		x.linger()

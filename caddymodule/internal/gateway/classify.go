@@ -26,7 +26,8 @@ func (x *exchange) classify() error {
 		x.node = x.r.Header.Get(headerNode)
 	}
 	// Replayable early data must not start anything (RFC 8470).
-	if t := x.r.TLS; t != nil && !t.HandshakeComplete && x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
+	early := x.r.TLS != nil && !x.r.TLS.HandshakeComplete || x.r.Header.Get("Early-Data") == "1" // here, or at a proxy in front
+	if early && x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
 		return fail(codeTooEarly, "this request may not be sent as early data")
 	}
 	return nil
