@@ -27,6 +27,7 @@ type bed struct {
 	gatewayFile string
 	admin, udp  string
 	tlsAddr     string
+	plain       string // a site of the gateway's Caddy that has nothing to do with Fairway
 	procs       []*proc
 }
 
@@ -157,8 +158,10 @@ func setUp(ctx context.Context) (*bed, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(b.tlsAddr)
+	b.plain = free("tcp")
+	plainSite := fmt.Sprintf("http://%s {\n\tbind 127.0.0.1\n\trespond ok\n}\n", b.plain)
 	b.gatewayFile = fmt.Sprintf("{\n\tadmin %s\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s/storage\n\tfairway {\n\t\tlisten %s\n\t\tname gw1\n\t}\n}\n"+
-		"http://%s {\n\tbind 127.0.0.1\n\tfairway {\n\t\tauth none\n\t}\n}\nhttps://localhost:%s {\n\ttls internal\n\tfairway {\n\t\tauth none\n\t}\n}\n", b.admin, dir, b.udp, fairway, port)
+		"http://%s {\n\tbind 127.0.0.1\n\tfairway {\n\t\tauth none\n\t}\n}\nhttps://localhost:%s {\n\ttls internal\n\tfairway {\n\t\tauth none\n\t}\n}\n", b.admin, dir, b.udp, fairway, port) + plainSite
 	if b.gateway, err = b.caddy("fairway", b.gatewayFile); err != nil {
 		return nil, err
 	}
