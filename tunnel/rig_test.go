@@ -47,6 +47,13 @@ func (a *admitAll) Register(_ context.Context, _ *Session, r *Register) (*Regist
 	return &Registered{Generation: a.gen}, nil
 }
 
+// generations tells how many registrations were admitted.
+func (a *admitAll) generations() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gen
+}
+
 func (a *admitAll) refuseWith(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
