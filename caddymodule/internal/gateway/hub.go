@@ -95,7 +95,7 @@ func (h *Hub) tunnelSettings() *tunnel.Settings {
 	return nil
 }
 
-// Start makes st current; the first one opens the socket. An error leaves the hub as it was.
+// Start makes st current; the first one opens the socket. After an error st is not current, and what was before goes on.
 func (h *Hub) Start(ctx context.Context, st *Settings) error {
 	h.opening.Lock()
 	defer h.opening.Unlock()
