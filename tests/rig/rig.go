@@ -122,6 +122,7 @@ func start(t testing.TB, name string, env []string, path string, args ...string)
 		p.Signal(syscall.SIGCONT)
 		p.Signal(syscall.SIGKILL)
 		<-p.done
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // what it has started: an Ollama's runners outlive it
 		if log := p.out.String(); t.Failed() {
 			t.Logf("---- %s ----\n%s", name, tail(log, 6<<10))
 		} else if strings.Contains(log, "WARNING: DATA RACE") || strings.Contains(log, "\npanic: ") {
