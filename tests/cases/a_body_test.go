@@ -191,13 +191,13 @@ func TestA20_Bomb(t *testing.T) {
 	fmt.Fprint(w, `"}`)
 	w.Close()
 	g := empty()
-	before := use(t, g.Pid()).rss
+	before := rig.Use(t, g.Pid()).RSS
 	start := time.Now()
 	status, body := plain(t, g).ask("POST", "/api/generate", b.String(), "Content-Encoding", "gzip")
 	if (status != 413 && status != 415) || errorText("/api/", body) == "" || time.Since(start) > 2*time.Second {
 		t.Errorf("%d %s after %v", status, body, time.Since(start))
 	}
-	if grew := use(t, g.Pid()).rss - before; grew > memory(64) {
+	if grew := rig.Use(t, g.Pid()).RSS - before; grew > memory(64) {
 		t.Errorf("grew by %d KiB", grew)
 	}
 }

@@ -130,14 +130,14 @@ func TestB03_UTF8(t *testing.T) {
 func TestB04_LongLine(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, rig.Options{})
-	gw, node := use(t, f.Pid()).rss, use(t, f.node.Pid()).rss
+	gw, node := rig.Use(t, f.Pid()).RSS, rig.Use(t, f.node.Pid()).RSS
 	for file, n := range map[string]int{"B04_longline_4m": 4 << 20, "B04_longline_32m_sse": 32 << 20} {
 		r := f.send(t, file)
 		if got := strings.Count(r.Body, "A"); r.Status != 200 || r.Ended != complete || got != n || !strings.Contains(r.Body, strings.Repeat("A", n)) {
 			t.Errorf("%s: %d %s: %d of %d", file, r.Status, r.Ended, got, n)
 		}
 	}
-	if a, b := use(t, f.Pid()).rss-gw, use(t, f.node.Pid()).rss-node; a > memory(64) || b > memory(64) {
+	if a, b := rig.Use(t, f.Pid()).RSS-gw, rig.Use(t, f.node.Pid()).RSS-node; a > memory(64) || b > memory(64) {
 		t.Errorf("grew by %d and %d KiB", a, b)
 	}
 }

@@ -153,7 +153,7 @@ func TestF04_ReloadsLeakNothing(t *testing.T) {
 	}
 	defer taken.Close()
 	time.Sleep(2 * time.Second)
-	fds, gor := use(t, f.Pid()).fds, f.Metric("go_goroutines")
+	fds, gor := rig.Use(t, f.Pid()).FDs, f.Metric("go_goroutines")
 	for range 50 {
 		if err := load(f.Gateway, f.Caddyfile()); err != nil {
 			t.Error(err)
@@ -170,12 +170,12 @@ func TestF04_ReloadsLeakNothing(t *testing.T) {
 	if _, err := net.ListenPacket("udp", f.Addr()); err == nil {
 		t.Error("the UDP port is free")
 	}
-	var u usage
+	var u rig.Usage
 	var now float64
-	defer func() { t.Logf("descriptors %d then %d, goroutines %v then %v", fds, u.fds, gor, now) }()
+	defer func() { t.Logf("descriptors %d then %d, goroutines %v then %v", fds, u.FDs, gor, now) }()
 	rig.Eventually(t, 15*time.Second, "descriptors and goroutines are flat", func() bool {
-		u, now = use(t, f.Pid()), f.Metric("go_goroutines")
-		return u.fds <= fds+5 && now <= gor+5
+		u, now = rig.Use(t, f.Pid()), f.Metric("go_goroutines")
+		return u.FDs <= fds+5 && now <= gor+5
 	})
 	for _, bad := range []string{"use of closed", "panic"} {
 		if strings.Contains(f.Log(), bad) {

@@ -115,14 +115,14 @@ func TestF10_ManyLargeBodies(t *testing.T) {
 	g.NodeOf("n1", patient(t, 5*time.Second), "--credits", credits)
 	waitModel(t, g, "t-echo")
 	c := plain(t, g)
-	before := use(t, g.Pid()).rss
+	before := rig.Use(t, g.Pid()).RSS
 	body := []byte(`{"model":"t-echo","stream":false,"messages":[{"role":"user","content":"` + strings.Repeat("x", 10_000_000) + `"}]}`)
 	peak := make(chan int, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		most := 0
 		for ctx.Err() == nil {
-			most = max(most, use(t, g.Pid()).rss)
+			most = max(most, rig.Use(t, g.Pid()).RSS)
 			time.Sleep(50 * time.Millisecond)
 		}
 		peak <- most

@@ -1,16 +1,12 @@
 package cases
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,32 +15,6 @@ import (
 )
 
 var maxProcs = runtime.GOMAXPROCS(0)
-
-// usage is what a process holds.
-type usage struct {
-	fds int
-	rss int // KiB
-}
-
-func use(t testing.TB, pid int) usage {
-	t.Helper()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := usage{fds: len(fds)}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		if v, ok := strings.CutPrefix(sc.Text(), "VmRSS:"); ok {
-			u.rss, _ = strconv.Atoi(strings.Fields(v)[0])
-		}
-	}
-	return u
-}
 
 // memory is a bound in KiB, wider under the race detector, whose shadow memory counts.
 func memory(mib int) int {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -56,29 +55,6 @@ func TestClientThatLeavesStopsTheProvider(t *testing.T) {
 	}
 }
 
-// usage is what a process holds.
-type usage struct{ fds, rss int }
-
-func use(t *testing.T, pid int) usage {
-	t.Helper()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := usage{fds: len(fds)}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		if v, ok := strings.CutPrefix(sc.Text(), "VmRSS:"); ok {
-			u.rss, _ = strconv.Atoi(strings.Fields(v)[0])
-		}
-	}
-	return u
-}
-
 // goroutines reads a Go process's count from its own metrics.
 func goroutines(g *rig.Gateway) int { return int(g.Metric("go_goroutines")) }
 
@@ -115,7 +91,7 @@ func TestThousandsOfAbortsLeaveNothing(t *testing.T) {
 	burst(200, 1) // warm
 	idle(t, g, fake)
 	time.Sleep(time.Second)
-	gw0, node0, gor0 := use(t, g.Pid()), use(t, n.Pid()), goroutines(g)
+	gw0, node0, gor0 := rig.Use(t, g.Pid()), rig.Use(t, n.Pid()), goroutines(g)
 	burst(3000, 1)
 	idle(t, g, fake)
 	parallel(100, func(int) {
@@ -127,15 +103,15 @@ func TestThousandsOfAbortsLeaveNothing(t *testing.T) {
 			}
 		}
 	})
-	var gw, node usage
+	var gw, node rig.Usage
 	var gor int
 	defer func() {
 		t.Logf("gateway %+v then %+v, goroutines %d then %d; node %+v then %+v", gw0, gw, gor0, gor, node0, node)
 	}()
 	rig.Eventually(t, 15*time.Second, "goroutines and descriptors are back", func() bool {
-		gw, node, gor = use(t, g.Pid()), use(t, n.Pid()), goroutines(g)
+		gw, node, gor = rig.Use(t, g.Pid()), rig.Use(t, n.Pid()), goroutines(g)
 		// The test's own kept connections cost a descriptor and some goroutines each; a leak would be thousands.
-		return gw.fds <= gw0.fds+110 && node.fds <= node0.fds+5 && gor <= gor0+350
+		return gw.FDs <= gw0.FDs+110 && node.FDs <= node0.FDs+5 && gor <= gor0+350
 	})
 }
 
@@ -143,7 +119,7 @@ func TestThousandsOfAbortsLeaveNothing(t *testing.T) {
 func TestSlowReadersAreBounded(t *testing.T) {
 	t.Parallel()
 	g, n, fake := fleet(t, rig.Options{})
-	gw0, node0 := use(t, g.Pid()), use(t, n.Pid())
+	gw0, node0 := rig.Use(t, g.Pid()), rig.Use(t, n.Pid())
 	c := plain(t, g)
 	parallel(10, func(int) {
 		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
@@ -156,13 +132,13 @@ func TestSlowReadersAreBounded(t *testing.T) {
 		<-ctx.Done() // reads nothing
 		r.Body.Close()
 	})
-	gw, node := use(t, g.Pid()), use(t, n.Pid())
+	gw, node := rig.Use(t, g.Pid()), rig.Use(t, n.Pid())
 	limit := 64 << 10
 	if os.Getenv("FAIRWAY_RACE") != "" {
 		limit *= 4 // the race detector's shadow memory
 	}
-	if gw.rss-gw0.rss > limit || node.rss-node0.rss > limit {
-		t.Errorf("grew by %d and %d KiB", gw.rss-gw0.rss, node.rss-node0.rss)
+	if gw.RSS-gw0.RSS > limit || node.RSS-node0.RSS > limit {
+		t.Errorf("grew by %d and %d KiB", gw.RSS-gw0.RSS, node.RSS-node0.RSS)
 	}
 	idle(t, g, fake)
 }

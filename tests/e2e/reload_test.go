@@ -97,7 +97,7 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fds := use(t, g.Pid()).fds
+	fds := rig.Use(t, g.Pid()).FDs
 	for range 5 {
 		g.Write(g.Caddyfile() + fmt.Sprintf("http://%s {\n\tbind 127.0.0.1\n\trespond never\n}\n", taken.Addr()))
 		if err := g.Reload(); err == nil {
@@ -111,7 +111,7 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	if lines, _, done, err := stream(r); lines != 41 || !done || err != nil {
 		t.Errorf("%d lines, %v, %v", lines, done, err)
 	}
-	if now := use(t, g.Pid()).fds; now > fds+6 {
+	if now := rig.Use(t, g.Pid()).FDs; now > fds+6 {
 		t.Errorf("%d descriptors, were %d", now, fds)
 	}
 	idle(t, g, fake)

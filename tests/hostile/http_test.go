@@ -192,7 +192,7 @@ func TestAttack12IdentityHeaders(t *testing.T) {
 func TestAttack14Bodies(t *testing.T) {
 	t.Parallel()
 	g := newTarget(t, rig.Options{Site: "\t\tmax_body 1MiB\n"})
-	before := rss(t, g.Pid())
+	before := rig.Use(t, g.Pid()).RSS
 	r, body := g.Do("POST", "/api/chat", `{"model":"t-echo","pad":"`+strings.Repeat("x", 2<<20)+`"}`)
 	if r.StatusCode != 413 || !strings.HasPrefix(body, `{"error":`) {
 		t.Errorf("declared: %d %s", r.StatusCode, body)
@@ -210,7 +210,7 @@ func TestAttack14Bodies(t *testing.T) {
 			t.Errorf("%s: %d %s", enc, r.StatusCode, body)
 		}
 	}
-	if after := rss(t, g.Pid()); after-before > 64<<10 && os.Getenv("FAIRWAY_RACE") == "" {
+	if after := rig.Use(t, g.Pid()).RSS; after-before > 64<<10 && os.Getenv("FAIRWAY_RACE") == "" {
 		t.Errorf("grew by %d KiB", after-before)
 	}
 }
@@ -219,21 +219,6 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) {
 	return copy(p, bytes.Repeat([]byte("x"), min(len(p), 4096))), nil
-}
-
-func rss(t *testing.T, pid int) int {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kib int
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			_, _ = fmt.Sscan(v, &kib)
-		}
-	}
-	return kib
 }
 
 // Attacks 16, 17: bodies in which two readers could see two models, and names that are something else.

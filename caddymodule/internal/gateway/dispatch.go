@@ -18,6 +18,9 @@ const maxAttempts = 64
 // staleWait is how long a run waits for a session that took it no more to be seen as ended.
 const staleWait = 200 * time.Millisecond
 
+// maxStale is how often a run finds a session over before it leaves the one that it found so out.
+const maxStale = 3
+
 // cancelCode is the code of a run whose context has ended: the cause's, where an abort gave one.
 func cancelCode(ctx context.Context) string {
 	var f *failure
@@ -40,6 +43,7 @@ type run struct {
 	upload  io.Reader // instead of body: streams, so there can be no second attempt once it was read from
 	touched bool      // some of upload was read
 	attempt uint32
+	stale   int            // attempts that found their session over
 	answer  *tunnel.Answer // the last provider's, from a refusal
 	code    string         // of the last refusal
 }
@@ -129,6 +133,9 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 		case <-place.Lane().Session().Done():
 		case <-time.After(staleWait):
 		case <-u.ctx.Done():
+		}
+		if u.stale++; u.stale > maxStale {
+			u.leaveOut(place, u.code) // it says that it is ready, and takes no stream
 		}
 		return true, nil
 	}
