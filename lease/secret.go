@@ -3,7 +3,6 @@ package lease
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 )
 
 // pageSize is what a Secret holds: a value and what is written around it in a request head.
@@ -12,11 +11,10 @@ const pageSize = 16 << 10
 // Secret is memory for one credential: outside the Go heap, locked and left out of core dumps where the system can (Linux), and cleared by
 // Clear. It cannot be printed, formatted, marshalled or logged. Not safe for concurrent use.
 type Secret struct {
+	hidden
 	page []byte // pageSize bytes from newPage
 	n    int
 }
-
-const redacted = "[redacted]"
 
 // NewSecret takes a page.
 func NewSecret() (*Secret, error) {
@@ -61,20 +59,13 @@ func (s *Secret) Clear() {
 	s.page, s.n = nil, 0
 }
 
-// Format prints the same word for every verb.
-func (s *Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
-
-// String hides the value.
-func (s *Secret) String() string { return redacted }
-
-// GoString hides the value.
-func (s *Secret) GoString() string { return redacted }
-
-// MarshalJSON hides the value.
-func (s *Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
-
-// MarshalText hides the value.
-func (s *Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
-
-// LogValue hides the value.
-func (s *Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+// Line returns "Header: value\r\n", written into the page behind the value. It fails when it does not fit.
+func (s *Secret) Line(header string) ([]byte, error) {
+	b := s.Buffer()
+	if s.n == 0 || cap(b) < len(header)+s.n+4 {
+		return nil, errSecret
+	}
+	b = append(append(b, header...), ": "...)
+	b = append(b, s.page[:s.n]...)
+	return append(b, "\r\n"...), nil
+}

@@ -62,7 +62,7 @@ func (p *provider) Probe(ctx context.Context) (adapter.Inventory, error) {
 	return inv, nil
 }
 
-func (p *provider) Connect(context.Context) (adapter.Conn, error) {
+func (p *provider) Connect(context.Context, bool) (adapter.Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.connect != nil {

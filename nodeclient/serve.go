@@ -65,7 +65,7 @@ func (x *run) serve(ctx context.Context) {
 		defer stop()
 		defer x.watchDeadline(ctx)()
 	}
-	conn, err := x.target.adapter.Connect(ctx)
+	conn, err := x.target.adapter.Connect(ctx, false)
 	x.connected.Store(micros(x.start))
 	if err != nil {
 		x.unreachable(ctx, err)

@@ -7,7 +7,7 @@
 // be reached costs nothing: its error means that nothing ran, the run goes
 // elsewhere, and no lease was burned.
 //
-//	conn, err := a.Connect(ctx)        // err: nothing ran
+//	conn, err := a.Connect(ctx, own)   // err: nothing ran
 //	defer conn.Close()                 // harmless once Do was called
 //	resp, err := conn.Do(ctx, req)     // errors.Is(err, ErrNotSent): nothing ran
 //	io.Copy(w, resp.Body)              // nil: complete; any error: cut
@@ -41,6 +41,10 @@ var ErrNotSent = errors.New("nothing was sent")
 // is unknown.
 var ErrBadResponse = errors.New("bad provider response")
 
+// ErrUnauthorized is Probe's answer when the provider lives but lists its models only for a credential, which this node does not have: the
+// gateway asks instead, with a lease.
+var ErrUnauthorized = errors.New("the provider asks for a credential")
+
 // Adapter speaks one provider protocol to one target. It is safe for
 // concurrent use.
 type Adapter interface {
@@ -54,8 +58,10 @@ type Adapter interface {
 	// alone and in size by the adapter.
 	Probe(ctx context.Context) (Inventory, error)
 	// Connect returns a connection on which nothing of this run has been
-	// sent. An error means that nothing ran; it matches ErrNotSent.
-	Connect(ctx context.Context) (Conn, error)
+	// sent. An error means that nothing ran; it matches ErrNotSent. With own the
+	// connection is dialled now and closed after the request: a credential will go
+	// over it.
+	Connect(ctx context.Context, own bool) (Conn, error)
 }
 
 // Inventory is what a provider holds.
@@ -104,6 +110,21 @@ type Request struct {
 	Headers []Header
 	Body    io.Reader // nil: none
 	Length  int64     // exact bytes of Body, or -1: unknown. No more than Length are read
+	// Credential is injected into the head; nil for none. It needs a connection of the request's own.
+	Credential Credential
+}
+
+// Credential is a header line whose value is not to be kept. An adapter writes
+// Line as the last line of the head, straight from the memory that it is in,
+// never through another buffer of its own, calls Clear as soon as the head was
+// written or is known never to be, and leaves out any other line of that name.
+type Credential interface {
+	// Header is the line's name.
+	Header() string
+	// Line is "Name: value\r\n" in memory that Clear overwrites.
+	Line() ([]byte, error)
+	// Clear overwrites the credential. Calls after the first do nothing.
+	Clear()
 }
 
 // Header is one header or trailer line.

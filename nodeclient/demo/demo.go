@@ -60,7 +60,7 @@ func (d *Demo) Probe(ctx context.Context) (adapter.Inventory, error) {
 }
 
 // Connect always succeeds while ctx lives.
-func (d *Demo) Connect(ctx context.Context) (adapter.Conn, error) {
+func (d *Demo) Connect(ctx context.Context, _ bool) (adapter.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, notSent(err)
 	}

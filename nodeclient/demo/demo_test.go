@@ -19,7 +19,7 @@ func post(path, body string) *adapter.Request {
 }
 
 func do(ctx context.Context, r *adapter.Request) (*adapter.Response, error) {
-	c, err := New().Connect(ctx)
+	c, err := New().Connect(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func TestCancel(t *testing.T) {
 
 func TestConnIsForOneRequest(t *testing.T) {
 	t.Parallel()
-	c, err := New().Connect(t.Context())
+	c, err := New().Connect(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestConnIsForOneRequest(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := New().Connect(ctx); !errors.Is(err, adapter.ErrNotSent) {
+	if _, err := New().Connect(ctx, false); !errors.Is(err, adapter.ErrNotSent) {
 		t.Errorf("Connect after the end: %v", err)
 	}
 }

@@ -35,6 +35,8 @@ const (
 	TypeDrain         Type = 0x21 // gateway → node
 	TypeDraining      Type = 0x23 // node → gateway
 	TypeCancel        Type = 0x25 // gateway → node
+	TypeIssuerKeys    Type = 0x27 // gateway → node
+	TypeIssuerKeysAck Type = 0x29 // node → gateway
 )
 
 // Frame types of a run stream.
@@ -91,7 +93,7 @@ func Cap(t Type) (limit uint64, known bool) {
 	switch t {
 	case TypeRegister, TypeRegistered, TypeReady, TypeReadyAck, TypeStatus, TypeHeartbeat, TypeProjection,
 		TypeProjectionAck, TypeRevoke, TypeRevokeAck, TypeCommand, TypeCommandResult, TypeRecipientKey, TypeRenew,
-		TypeRenewed, TypeOpenLane, TypeJoinLane, TypeDrain, TypeDraining, TypeCancel,
+		TypeRenewed, TypeOpenLane, TypeJoinLane, TypeDrain, TypeDraining, TypeCancel, TypeIssuerKeys, TypeIssuerKeysAck,
 		TypeEnrollOffer, TypeEnrollRequest, TypeEnrollResult, TypeNodeOpen, TypePeerHello:
 		return MaxControl, true
 	case TypeRunOpen, TypeHead, TypeRefused, TypeTerminal:

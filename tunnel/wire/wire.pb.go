@@ -784,6 +784,8 @@ type Target struct {
 	Reset_        bool                   `protobuf:"varint,8,opt,name=reset,proto3" json:"reset,omitempty"`          // forget every model of this target first
 	Gone          bool                   `protobuf:"varint,9,opt,name=gone,proto3" json:"gone,omitempty"`            // the target is withdrawn
 	Reachable     bool                   `protobuf:"varint,10,opt,name=reachable,proto3" json:"reachable,omitempty"` // the provider answered the last probe
+	Origin        string                 `protobuf:"bytes,11,opt,name=origin,proto3" json:"origin,omitempty"`        // scheme://host:port of the provider; leases are bound to it
+	Locked        bool                   `protobuf:"varint,12,opt,name=locked,proto3" json:"locked,omitempty"`       // the provider lists its models only for a credential; always meant
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -884,6 +886,20 @@ func (x *Target) GetGone() bool {
 func (x *Target) GetReachable() bool {
 	if x != nil {
 		return x.Reachable
+	}
+	return false
+}
+
+func (x *Target) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *Target) GetLocked() bool {
+	if x != nil {
+		return x.Locked
 	}
 	return false
 }
@@ -1406,10 +1422,12 @@ func (x *Renewed) GetError() string {
 	return ""
 }
 
+// Projection is what the gateway publishes: the profiles that have a slot, and the routes. The node answers with ProjectionAck.
 type Projection struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pgn           uint64                 `protobuf:"varint,1,opt,name=pgn,proto3" json:"pgn,omitempty"`
 	Profiles      []*Profile             `protobuf:"bytes,2,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	Routes        []*Route               `protobuf:"bytes,3,rep,name=routes,proto3" json:"routes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1458,13 +1476,23 @@ func (x *Projection) GetProfiles() []*Profile {
 	return nil
 }
 
+func (x *Projection) GetRoutes() []*Route {
+	if x != nil {
+		return x.Routes
+	}
+	return nil
+}
+
 type Profile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Adapter       string                 `protobuf:"bytes,3,opt,name=adapter,proto3" json:"adapter,omitempty"`
 	Target        string                 `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
-	Header        string                 `protobuf:"bytes,5,opt,name=header,proto3" json:"header,omitempty"`
+	Header        string                 `protobuf:"bytes,5,opt,name=header,proto3" json:"header,omitempty"` // that the credential goes into
+	Slot          string                 `protobuf:"bytes,6,opt,name=slot,proto3" json:"slot,omitempty"`
+	SlotRevision  uint64                 `protobuf:"varint,7,opt,name=slot_revision,json=slotRevision,proto3" json:"slot_revision,omitempty"`
+	SlotVersion   uint64                 `protobuf:"varint,8,opt,name=slot_version,json=slotVersion,proto3" json:"slot_version,omitempty"` // of the credential in the slot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1534,6 +1562,79 @@ func (x *Profile) GetHeader() string {
 	return ""
 }
 
+func (x *Profile) GetSlot() string {
+	if x != nil {
+		return x.Slot
+	}
+	return ""
+}
+
+func (x *Profile) GetSlotRevision() uint64 {
+	if x != nil {
+		return x.SlotRevision
+	}
+	return 0
+}
+
+func (x *Profile) GetSlotVersion() uint64 {
+	if x != nil {
+		return x.SlotVersion
+	}
+	return 0
+}
+
+type Route struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Route) Reset() {
+	*x = Route{}
+	mi := &file_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Route) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Route) ProtoMessage() {}
+
+func (x *Route) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Route.ProtoReflect.Descriptor instead.
+func (*Route) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Route) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Route) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type ProjectionAck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pgn           uint64                 `protobuf:"varint,1,opt,name=pgn,proto3" json:"pgn,omitempty"`
@@ -1543,7 +1644,7 @@ type ProjectionAck struct {
 
 func (x *ProjectionAck) Reset() {
 	*x = ProjectionAck{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1656,7 @@ func (x *ProjectionAck) String() string {
 func (*ProjectionAck) ProtoMessage() {}
 
 func (x *ProjectionAck) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1669,7 @@ func (x *ProjectionAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectionAck.ProtoReflect.Descriptor instead.
 func (*ProjectionAck) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProjectionAck) GetPgn() uint64 {
@@ -1578,18 +1679,20 @@ func (x *ProjectionAck) GetPgn() uint64 {
 	return 0
 }
 
+// Revoke adds to what is revoked; with reset it replaces it. The node answers with RevokeAck.
 type Revoke struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Objects       []string               `protobuf:"bytes,2,rep,name=objects,proto3" json:"objects,omitempty"`
-	MinPgn        uint64                 `protobuf:"varint,3,opt,name=min_pgn,json=minPgn,proto3" json:"min_pgn,omitempty"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`                     // 1, 2, 3, … in one session
+	Objects       []string               `protobuf:"bytes,2,rep,name=objects,proto3" json:"objects,omitempty"`              // slot:NAME, principal:NAME, profile:NAME, lease:ID
+	MinPgn        uint64                 `protobuf:"varint,3,opt,name=min_pgn,json=minPgn,proto3" json:"min_pgn,omitempty"` // the least projection that is good; never falls
+	Reset_        bool                   `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`                 // forget every object first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1704,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1717,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Revoke) GetSeq() uint64 {
@@ -1638,6 +1741,13 @@ func (x *Revoke) GetMinPgn() uint64 {
 	return 0
 }
 
+func (x *Revoke) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
 type RevokeAck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1647,7 +1757,7 @@ type RevokeAck struct {
 
 func (x *RevokeAck) Reset() {
 	*x = RevokeAck{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1769,7 @@ func (x *RevokeAck) String() string {
 func (*RevokeAck) ProtoMessage() {}
 
 func (x *RevokeAck) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,10 +1782,107 @@ func (x *RevokeAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAck.ProtoReflect.Descriptor instead.
 func (*RevokeAck) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RevokeAck) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+// IssuerKeys replaces the keys from which the node takes leases. The node answers with IssuerKeysAck.
+type IssuerKeys struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`  // 1, 2, 3, … in one session
+	Keys          []*IssuerKey           `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"` // at most 2
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssuerKeys) Reset() {
+	*x = IssuerKeys{}
+	mi := &file_wire_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssuerKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssuerKeys) ProtoMessage() {}
+
+func (x *IssuerKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssuerKeys.ProtoReflect.Descriptor instead.
+func (*IssuerKeys) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *IssuerKeys) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *IssuerKeys) GetKeys() []*IssuerKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type IssuerKeysAck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssuerKeysAck) Reset() {
+	*x = IssuerKeysAck{}
+	mi := &file_wire_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssuerKeysAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssuerKeysAck) ProtoMessage() {}
+
+func (x *IssuerKeysAck) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssuerKeysAck.ProtoReflect.Descriptor instead.
+func (*IssuerKeysAck) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *IssuerKeysAck) GetSeq() uint64 {
 	if x != nil {
 		return x.Seq
 	}
@@ -1698,7 +1905,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1917,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1930,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Command) GetId() uint64 {
@@ -1789,7 +1996,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +2008,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +2021,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{28}
 }
 
 type TransportStatus struct {
@@ -1825,7 +2032,7 @@ type TransportStatus struct {
 
 func (x *TransportStatus) Reset() {
 	*x = TransportStatus{}
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2044,7 @@ func (x *TransportStatus) String() string {
 func (*TransportStatus) ProtoMessage() {}
 
 func (x *TransportStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[26]
+	mi := &file_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2057,7 @@ func (x *TransportStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransportStatus.ProtoReflect.Descriptor instead.
 func (*TransportStatus) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{26}
+	return file_wire_proto_rawDescGZIP(), []int{29}
 }
 
 type CommandResult struct {
@@ -1865,7 +2072,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2084,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[27]
+	mi := &file_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2097,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{27}
+	return file_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CommandResult) GetId() uint64 {
@@ -1930,7 +2137,7 @@ type OpenLane struct {
 
 func (x *OpenLane) Reset() {
 	*x = OpenLane{}
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2149,7 @@ func (x *OpenLane) String() string {
 func (*OpenLane) ProtoMessage() {}
 
 func (x *OpenLane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[28]
+	mi := &file_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2162,7 @@ func (x *OpenLane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLane.ProtoReflect.Descriptor instead.
 func (*OpenLane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{28}
+	return file_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OpenLane) GetSecret() []byte {
@@ -1975,7 +2182,7 @@ type JoinLane struct {
 
 func (x *JoinLane) Reset() {
 	*x = JoinLane{}
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2194,7 @@ func (x *JoinLane) String() string {
 func (*JoinLane) ProtoMessage() {}
 
 func (x *JoinLane) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[29]
+	mi := &file_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2207,7 @@ func (x *JoinLane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinLane.ProtoReflect.Descriptor instead.
 func (*JoinLane) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{29}
+	return file_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *JoinLane) GetGeneration() uint64 {
@@ -2027,7 +2234,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2246,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[30]
+	mi := &file_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2259,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{30}
+	return file_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Header) GetName() string {
@@ -2070,31 +2277,35 @@ func (x *Header) GetValue() []byte {
 }
 
 type RunOpen struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // from 1
-	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	Kind          RunKind                `protobuf:"varint,4,opt,name=kind,proto3,enum=fairway.wire.v1.RunKind" json:"kind,omitempty"`
-	Adapter       string                 `protobuf:"bytes,5,opt,name=adapter,proto3" json:"adapter,omitempty"`
-	Target        string                 `protobuf:"bytes,6,opt,name=target,proto3" json:"target,omitempty"`
-	SessionId     string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`     // the caller's correlation, opaque
-	DeadlineMs    uint64                 `protobuf:"varint,8,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // left; 0 for none
-	Method        string                 `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
-	Path          []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"` // with the query
-	Headers       []*Header              `protobuf:"bytes,11,rep,name=headers,proto3" json:"headers,omitempty"`
-	Body          BodyMode               `protobuf:"varint,12,opt,name=body,proto3,enum=fairway.wire.v1.BodyMode" json:"body,omitempty"`
-	BodyLength    uint64                 `protobuf:"varint,13,opt,name=body_length,json=bodyLength,proto3" json:"body_length,omitempty"`
-	Model         string                 `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`    // the provider's name of the model, for admission; empty where there is none
-	Credit        bool                   `protobuf:"varint,15,opt,name=credit,proto3" json:"credit,omitempty"` // an inference run: takes one credit
-	Forward       *Forward               `protobuf:"bytes,16,opt,name=forward,proto3" json:"forward,omitempty"`
-	Leased        bool                   `protobuf:"varint,17,opt,name=leased,proto3" json:"leased,omitempty"` // a Lease frame follows directly
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Run        string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt    uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"` // from 1
+	Generation uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Kind       RunKind                `protobuf:"varint,4,opt,name=kind,proto3,enum=fairway.wire.v1.RunKind" json:"kind,omitempty"`
+	Adapter    string                 `protobuf:"bytes,5,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	Target     string                 `protobuf:"bytes,6,opt,name=target,proto3" json:"target,omitempty"`
+	SessionId  string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`     // the caller's correlation, opaque
+	DeadlineMs uint64                 `protobuf:"varint,8,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // left; 0 for none
+	Method     string                 `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
+	Path       []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"` // with the query
+	Headers    []*Header              `protobuf:"bytes,11,rep,name=headers,proto3" json:"headers,omitempty"`
+	Body       BodyMode               `protobuf:"varint,12,opt,name=body,proto3,enum=fairway.wire.v1.BodyMode" json:"body,omitempty"`
+	BodyLength uint64                 `protobuf:"varint,13,opt,name=body_length,json=bodyLength,proto3" json:"body_length,omitempty"`
+	Model      string                 `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`    // the provider's name of the model, for admission; empty where there is none
+	Credit     bool                   `protobuf:"varint,15,opt,name=credit,proto3" json:"credit,omitempty"` // an inference run: takes one credit
+	Forward    *Forward               `protobuf:"bytes,16,opt,name=forward,proto3" json:"forward,omitempty"`
+	Leased     bool                   `protobuf:"varint,17,opt,name=leased,proto3" json:"leased,omitempty"` // a Lease frame follows directly
+	// What a lease is bound to besides; empty without one.
+	Route         string `protobuf:"bytes,18,opt,name=route,proto3" json:"route,omitempty"`
+	Profile       string `protobuf:"bytes,19,opt,name=profile,proto3" json:"profile,omitempty"`
+	Projection    uint64 `protobuf:"varint,20,opt,name=projection,proto3" json:"projection,omitempty"` // the pgn under which route, profile and slot have their revisions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunOpen) Reset() {
 	*x = RunOpen{}
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2317,7 @@ func (x *RunOpen) String() string {
 func (*RunOpen) ProtoMessage() {}
 
 func (x *RunOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[31]
+	mi := &file_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2330,7 @@ func (x *RunOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunOpen.ProtoReflect.Descriptor instead.
 func (*RunOpen) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{31}
+	return file_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RunOpen) GetRun() string {
@@ -2241,6 +2452,27 @@ func (x *RunOpen) GetLeased() bool {
 	return false
 }
 
+func (x *RunOpen) GetRoute() string {
+	if x != nil {
+		return x.Route
+	}
+	return ""
+}
+
+func (x *RunOpen) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *RunOpen) GetProjection() uint64 {
+	if x != nil {
+		return x.Projection
+	}
+	return 0
+}
+
 type Forward struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Gateway         string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
@@ -2257,7 +2489,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2501,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[32]
+	mi := &file_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2514,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{32}
+	return file_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Forward) GetGateway() string {
@@ -2350,7 +2582,7 @@ type Accepted struct {
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2594,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[33]
+	mi := &file_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2607,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{33}
+	return file_wire_proto_rawDescGZIP(), []int{36}
 }
 
 // Refused: nothing ran, and the node knows it.
@@ -2392,7 +2624,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2636,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[34]
+	mi := &file_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2649,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{34}
+	return file_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Refused) GetCode() string {
@@ -2466,7 +2698,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2710,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[35]
+	mi := &file_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2723,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{35}
+	return file_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Answer) GetStatus() uint32 {
@@ -2526,7 +2758,7 @@ type Head struct {
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2770,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[36]
+	mi := &file_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2783,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{36}
+	return file_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Head) GetStatus() uint32 {
@@ -2585,7 +2817,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2829,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[37]
+	mi := &file_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2842,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{37}
+	return file_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Usage) GetInputTokens() uint64 {
@@ -2638,7 +2870,7 @@ type Timings struct {
 
 func (x *Timings) Reset() {
 	*x = Timings{}
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2882,7 @@ func (x *Timings) String() string {
 func (*Timings) ProtoMessage() {}
 
 func (x *Timings) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[38]
+	mi := &file_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2895,7 @@ func (x *Timings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timings.ProtoReflect.Descriptor instead.
 func (*Timings) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{38}
+	return file_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Timings) GetConnectUs() uint64 {
@@ -2703,7 +2935,7 @@ type Terminal struct {
 
 func (x *Terminal) Reset() {
 	*x = Terminal{}
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2947,7 @@ func (x *Terminal) String() string {
 func (*Terminal) ProtoMessage() {}
 
 func (x *Terminal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[39]
+	mi := &file_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2960,7 @@ func (x *Terminal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Terminal.ProtoReflect.Descriptor instead.
 func (*Terminal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{39}
+	return file_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Terminal) GetOutcome() Outcome {
@@ -2797,7 +3029,7 @@ type EnrollOffer struct {
 
 func (x *EnrollOffer) Reset() {
 	*x = EnrollOffer{}
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2809,7 +3041,7 @@ func (x *EnrollOffer) String() string {
 func (*EnrollOffer) ProtoMessage() {}
 
 func (x *EnrollOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[40]
+	mi := &file_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2822,7 +3054,7 @@ func (x *EnrollOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollOffer.ProtoReflect.Descriptor instead.
 func (*EnrollOffer) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{40}
+	return file_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EnrollOffer) GetChain() [][]byte {
@@ -2852,7 +3084,7 @@ type EnrollRequest struct {
 
 func (x *EnrollRequest) Reset() {
 	*x = EnrollRequest{}
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +3096,7 @@ func (x *EnrollRequest) String() string {
 func (*EnrollRequest) ProtoMessage() {}
 
 func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[41]
+	mi := &file_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +3109,7 @@ func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
 func (*EnrollRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{41}
+	return file_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EnrollRequest) GetToken() string {
@@ -2926,7 +3158,7 @@ type EnrollResult struct {
 
 func (x *EnrollResult) Reset() {
 	*x = EnrollResult{}
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3170,7 @@ func (x *EnrollResult) String() string {
 func (*EnrollResult) ProtoMessage() {}
 
 func (x *EnrollResult) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[42]
+	mi := &file_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3183,7 @@ func (x *EnrollResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollResult.ProtoReflect.Descriptor instead.
 func (*EnrollResult) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{42}
+	return file_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EnrollResult) GetChain() [][]byte {
@@ -2984,7 +3216,7 @@ type NodeOpen struct {
 
 func (x *NodeOpen) Reset() {
 	*x = NodeOpen{}
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3228,7 @@ func (x *NodeOpen) String() string {
 func (*NodeOpen) ProtoMessage() {}
 
 func (x *NodeOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[43]
+	mi := &file_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3241,7 @@ func (x *NodeOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeOpen.ProtoReflect.Descriptor instead.
 func (*NodeOpen) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{43}
+	return file_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *NodeOpen) GetPurpose() string {
@@ -3030,7 +3262,7 @@ type PeerHello struct {
 
 func (x *PeerHello) Reset() {
 	*x = PeerHello{}
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3042,7 +3274,7 @@ func (x *PeerHello) String() string {
 func (*PeerHello) ProtoMessage() {}
 
 func (x *PeerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[44]
+	mi := &file_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3055,7 +3287,7 @@ func (x *PeerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerHello.ProtoReflect.Descriptor instead.
 func (*PeerHello) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{44}
+	return file_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PeerHello) GetVersion() uint32 {
@@ -3142,7 +3374,7 @@ const file_wire_proto_rawDesc = "" +
 	"\bReadyAck\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
-	"generation\"\xc7\x02\n" +
+	"generation\"\xf7\x02\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x12\x18\n" +
@@ -3154,7 +3386,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x05reset\x18\b \x01(\bR\x05reset\x12\x12\n" +
 	"\x04gone\x18\t \x01(\bR\x04gone\x12\x1c\n" +
 	"\treachable\x18\n" +
-	" \x01(\bR\treachable\"E\n" +
+	" \x01(\bR\treachable\x12\x16\n" +
+	"\x06origin\x18\v \x01(\tR\x06origin\x12\x16\n" +
+	"\x06locked\x18\f \x01(\bR\x06locked\"E\n" +
 	"\aCredits\x12\x1b\n" +
 	"\tper_model\x18\x01 \x01(\rR\bperModel\x12\x1d\n" +
 	"\n" +
@@ -3184,24 +3418,38 @@ const file_wire_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"5\n" +
 	"\aRenewed\x12\x14\n" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"T\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x84\x01\n" +
 	"\n" +
 	"Projection\x12\x10\n" +
 	"\x03pgn\x18\x01 \x01(\x04R\x03pgn\x124\n" +
-	"\bprofiles\x18\x02 \x03(\v2\x18.fairway.wire.v1.ProfileR\bprofiles\"\x7f\n" +
+	"\bprofiles\x18\x02 \x03(\v2\x18.fairway.wire.v1.ProfileR\bprofiles\x12.\n" +
+	"\x06routes\x18\x03 \x03(\v2\x16.fairway.wire.v1.RouteR\x06routes\"\xdb\x01\n" +
 	"\aProfile\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x16\n" +
 	"\x06target\x18\x04 \x01(\tR\x06target\x12\x16\n" +
-	"\x06header\x18\x05 \x01(\tR\x06header\"!\n" +
+	"\x06header\x18\x05 \x01(\tR\x06header\x12\x12\n" +
+	"\x04slot\x18\x06 \x01(\tR\x04slot\x12#\n" +
+	"\rslot_revision\x18\a \x01(\x04R\fslotRevision\x12!\n" +
+	"\fslot_version\x18\b \x01(\x04R\vslotVersion\"3\n" +
+	"\x05Route\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"!\n" +
 	"\rProjectionAck\x12\x10\n" +
-	"\x03pgn\x18\x01 \x01(\x04R\x03pgn\"M\n" +
+	"\x03pgn\x18\x01 \x01(\x04R\x03pgn\"c\n" +
 	"\x06Revoke\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\aobjects\x18\x02 \x03(\tR\aobjects\x12\x17\n" +
-	"\amin_pgn\x18\x03 \x01(\x04R\x06minPgn\"\x1d\n" +
+	"\amin_pgn\x18\x03 \x01(\x04R\x06minPgn\x12\x14\n" +
+	"\x05reset\x18\x04 \x01(\bR\x05reset\"\x1d\n" +
 	"\tRevokeAck\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"N\n" +
+	"\n" +
+	"IssuerKeys\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12.\n" +
+	"\x04keys\x18\x02 \x03(\v2\x1a.fairway.wire.v1.IssuerKeyR\x04keys\"!\n" +
+	"\rIssuerKeysAck\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xd7\x01\n" +
 	"\aCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
@@ -3227,7 +3475,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\"2\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"\x9e\x04\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\xee\x04\n" +
 	"\aRunOpen\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x1e\n" +
@@ -3251,7 +3499,12 @@ const file_wire_proto_rawDesc = "" +
 	"\x05model\x18\x0e \x01(\tR\x05model\x12\x16\n" +
 	"\x06credit\x18\x0f \x01(\bR\x06credit\x122\n" +
 	"\aforward\x18\x10 \x01(\v2\x18.fairway.wire.v1.ForwardR\aforward\x12\x16\n" +
-	"\x06leased\x18\x11 \x01(\bR\x06leased\"\xe7\x01\n" +
+	"\x06leased\x18\x11 \x01(\bR\x06leased\x12\x14\n" +
+	"\x05route\x18\x12 \x01(\tR\x05route\x12\x18\n" +
+	"\aprofile\x18\x13 \x01(\tR\aprofile\x12\x1e\n" +
+	"\n" +
+	"projection\x18\x14 \x01(\x04R\n" +
+	"projection\"\xe7\x01\n" +
 	"\aForward\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
@@ -3345,7 +3598,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_wire_proto_goTypes = []any{
 	(RunKind)(0),            // 0: fairway.wire.v1.RunKind
 	(BodyMode)(0),           // 1: fairway.wire.v1.BodyMode
@@ -3372,34 +3625,37 @@ var file_wire_proto_goTypes = []any{
 	(*Renewed)(nil),         // 22: fairway.wire.v1.Renewed
 	(*Projection)(nil),      // 23: fairway.wire.v1.Projection
 	(*Profile)(nil),         // 24: fairway.wire.v1.Profile
-	(*ProjectionAck)(nil),   // 25: fairway.wire.v1.ProjectionAck
-	(*Revoke)(nil),          // 26: fairway.wire.v1.Revoke
-	(*RevokeAck)(nil),       // 27: fairway.wire.v1.RevokeAck
-	(*Command)(nil),         // 28: fairway.wire.v1.Command
-	(*Capabilities)(nil),    // 29: fairway.wire.v1.Capabilities
-	(*TransportStatus)(nil), // 30: fairway.wire.v1.TransportStatus
-	(*CommandResult)(nil),   // 31: fairway.wire.v1.CommandResult
-	(*OpenLane)(nil),        // 32: fairway.wire.v1.OpenLane
-	(*JoinLane)(nil),        // 33: fairway.wire.v1.JoinLane
-	(*Header)(nil),          // 34: fairway.wire.v1.Header
-	(*RunOpen)(nil),         // 35: fairway.wire.v1.RunOpen
-	(*Forward)(nil),         // 36: fairway.wire.v1.Forward
-	(*Accepted)(nil),        // 37: fairway.wire.v1.Accepted
-	(*Refused)(nil),         // 38: fairway.wire.v1.Refused
-	(*Answer)(nil),          // 39: fairway.wire.v1.Answer
-	(*Head)(nil),            // 40: fairway.wire.v1.Head
-	(*Usage)(nil),           // 41: fairway.wire.v1.Usage
-	(*Timings)(nil),         // 42: fairway.wire.v1.Timings
-	(*Terminal)(nil),        // 43: fairway.wire.v1.Terminal
-	(*EnrollOffer)(nil),     // 44: fairway.wire.v1.EnrollOffer
-	(*EnrollRequest)(nil),   // 45: fairway.wire.v1.EnrollRequest
-	(*EnrollResult)(nil),    // 46: fairway.wire.v1.EnrollResult
-	(*NodeOpen)(nil),        // 47: fairway.wire.v1.NodeOpen
-	(*PeerHello)(nil),       // 48: fairway.wire.v1.PeerHello
-	nil,                     // 49: fairway.wire.v1.Register.LabelsEntry
+	(*Route)(nil),           // 25: fairway.wire.v1.Route
+	(*ProjectionAck)(nil),   // 26: fairway.wire.v1.ProjectionAck
+	(*Revoke)(nil),          // 27: fairway.wire.v1.Revoke
+	(*RevokeAck)(nil),       // 28: fairway.wire.v1.RevokeAck
+	(*IssuerKeys)(nil),      // 29: fairway.wire.v1.IssuerKeys
+	(*IssuerKeysAck)(nil),   // 30: fairway.wire.v1.IssuerKeysAck
+	(*Command)(nil),         // 31: fairway.wire.v1.Command
+	(*Capabilities)(nil),    // 32: fairway.wire.v1.Capabilities
+	(*TransportStatus)(nil), // 33: fairway.wire.v1.TransportStatus
+	(*CommandResult)(nil),   // 34: fairway.wire.v1.CommandResult
+	(*OpenLane)(nil),        // 35: fairway.wire.v1.OpenLane
+	(*JoinLane)(nil),        // 36: fairway.wire.v1.JoinLane
+	(*Header)(nil),          // 37: fairway.wire.v1.Header
+	(*RunOpen)(nil),         // 38: fairway.wire.v1.RunOpen
+	(*Forward)(nil),         // 39: fairway.wire.v1.Forward
+	(*Accepted)(nil),        // 40: fairway.wire.v1.Accepted
+	(*Refused)(nil),         // 41: fairway.wire.v1.Refused
+	(*Answer)(nil),          // 42: fairway.wire.v1.Answer
+	(*Head)(nil),            // 43: fairway.wire.v1.Head
+	(*Usage)(nil),           // 44: fairway.wire.v1.Usage
+	(*Timings)(nil),         // 45: fairway.wire.v1.Timings
+	(*Terminal)(nil),        // 46: fairway.wire.v1.Terminal
+	(*EnrollOffer)(nil),     // 47: fairway.wire.v1.EnrollOffer
+	(*EnrollRequest)(nil),   // 48: fairway.wire.v1.EnrollRequest
+	(*EnrollResult)(nil),    // 49: fairway.wire.v1.EnrollResult
+	(*NodeOpen)(nil),        // 50: fairway.wire.v1.NodeOpen
+	(*PeerHello)(nil),       // 51: fairway.wire.v1.PeerHello
+	nil,                     // 52: fairway.wire.v1.Register.LabelsEntry
 }
 var file_wire_proto_depIdxs = []int32{
-	49, // 0: fairway.wire.v1.Register.labels:type_name -> fairway.wire.v1.Register.LabelsEntry
+	52, // 0: fairway.wire.v1.Register.labels:type_name -> fairway.wire.v1.Register.LabelsEntry
 	5,  // 1: fairway.wire.v1.Register.adapters:type_name -> fairway.wire.v1.Adapter
 	6,  // 2: fairway.wire.v1.Register.recipient_key:type_name -> fairway.wire.v1.RecipientKey
 	8,  // 3: fairway.wire.v1.Registered.issuer_keys:type_name -> fairway.wire.v1.IssuerKey
@@ -3411,25 +3667,27 @@ var file_wire_proto_depIdxs = []int32{
 	14, // 9: fairway.wire.v1.Loaded.models:type_name -> fairway.wire.v1.Model
 	12, // 10: fairway.wire.v1.Status.targets:type_name -> fairway.wire.v1.Target
 	24, // 11: fairway.wire.v1.Projection.profiles:type_name -> fairway.wire.v1.Profile
-	29, // 12: fairway.wire.v1.Command.capabilities:type_name -> fairway.wire.v1.Capabilities
-	30, // 13: fairway.wire.v1.Command.transport_status:type_name -> fairway.wire.v1.TransportStatus
-	0,  // 14: fairway.wire.v1.RunOpen.kind:type_name -> fairway.wire.v1.RunKind
-	34, // 15: fairway.wire.v1.RunOpen.headers:type_name -> fairway.wire.v1.Header
-	1,  // 16: fairway.wire.v1.RunOpen.body:type_name -> fairway.wire.v1.BodyMode
-	36, // 17: fairway.wire.v1.RunOpen.forward:type_name -> fairway.wire.v1.Forward
-	2,  // 18: fairway.wire.v1.Refused.retry:type_name -> fairway.wire.v1.Retry
-	39, // 19: fairway.wire.v1.Refused.answer:type_name -> fairway.wire.v1.Answer
-	34, // 20: fairway.wire.v1.Answer.headers:type_name -> fairway.wire.v1.Header
-	34, // 21: fairway.wire.v1.Head.headers:type_name -> fairway.wire.v1.Header
-	3,  // 22: fairway.wire.v1.Terminal.outcome:type_name -> fairway.wire.v1.Outcome
-	41, // 23: fairway.wire.v1.Terminal.usage:type_name -> fairway.wire.v1.Usage
-	42, // 24: fairway.wire.v1.Terminal.timings:type_name -> fairway.wire.v1.Timings
-	34, // 25: fairway.wire.v1.Terminal.trailers:type_name -> fairway.wire.v1.Header
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	25, // 12: fairway.wire.v1.Projection.routes:type_name -> fairway.wire.v1.Route
+	8,  // 13: fairway.wire.v1.IssuerKeys.keys:type_name -> fairway.wire.v1.IssuerKey
+	32, // 14: fairway.wire.v1.Command.capabilities:type_name -> fairway.wire.v1.Capabilities
+	33, // 15: fairway.wire.v1.Command.transport_status:type_name -> fairway.wire.v1.TransportStatus
+	0,  // 16: fairway.wire.v1.RunOpen.kind:type_name -> fairway.wire.v1.RunKind
+	37, // 17: fairway.wire.v1.RunOpen.headers:type_name -> fairway.wire.v1.Header
+	1,  // 18: fairway.wire.v1.RunOpen.body:type_name -> fairway.wire.v1.BodyMode
+	39, // 19: fairway.wire.v1.RunOpen.forward:type_name -> fairway.wire.v1.Forward
+	2,  // 20: fairway.wire.v1.Refused.retry:type_name -> fairway.wire.v1.Retry
+	42, // 21: fairway.wire.v1.Refused.answer:type_name -> fairway.wire.v1.Answer
+	37, // 22: fairway.wire.v1.Answer.headers:type_name -> fairway.wire.v1.Header
+	37, // 23: fairway.wire.v1.Head.headers:type_name -> fairway.wire.v1.Header
+	3,  // 24: fairway.wire.v1.Terminal.outcome:type_name -> fairway.wire.v1.Outcome
+	44, // 25: fairway.wire.v1.Terminal.usage:type_name -> fairway.wire.v1.Usage
+	45, // 26: fairway.wire.v1.Terminal.timings:type_name -> fairway.wire.v1.Timings
+	37, // 27: fairway.wire.v1.Terminal.trailers:type_name -> fairway.wire.v1.Header
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -3437,7 +3695,7 @@ func file_wire_proto_init() {
 	if File_wire_proto != nil {
 		return
 	}
-	file_wire_proto_msgTypes[24].OneofWrappers = []any{
+	file_wire_proto_msgTypes[27].OneofWrappers = []any{
 		(*Command_Capabilities)(nil),
 		(*Command_TransportStatus)(nil),
 	}
@@ -3447,7 +3705,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   46,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -31,10 +32,37 @@ type Settings struct {
 	JoinKey ed25519.PrivateKey
 	// Log is this configuration's logger.
 	Log *zap.Logger
+	// Slots are the credentials, Profiles the provider profiles, in the configuration's order. Without profiles there is a slotless one for every
+	// target with adapter ollama.
+	Slots    []Slot
+	Profiles []Profile
+	// Audit takes one record for each step in the life of a lease; nil: none is kept. An error means that the record is not safe: the lease is not
+	// issued. It must be safe for concurrent use.
+	Audit func(*AuditRecord) error
 	// Embedded is the node inside this process; nil for none.
 	Embedded *Embedded
 
 	tunnel *tunnel.Settings // made by Hub.Start
+}
+
+// Slot is a credential that this gateway keeps and lends.
+type Slot struct {
+	Name  string
+	Value lease.Value
+	// Drain lets running runs end when the slot is revoked or removed; otherwise they are canceled.
+	Drain bool
+}
+
+// Profile says how to use a target: with which credential, if any.
+type Profile struct {
+	Name    string
+	Adapter string // ollama | openai | goals
+	Target  string // the target's name on its node
+	Slot    string // "": none
+	// Header is what the credential goes into; Value is its template, in which {slot} stands once, as in "Bearer {slot}".
+	Header, Value string
+	// Nodes are the labels that a node must have.
+	Nodes map[string]string
 }
 
 // Embedded runs a node inside the gateway's process.

@@ -93,7 +93,7 @@ func BenchmarkDial(b *testing.B) {
 	a := newAdapter(b, s.URL())
 	b.ReportAllocs()
 	for b.Loop() {
-		c, err := a.Connect(b.Context())
+		c, err := a.Connect(b.Context(), false)
 		if err != nil {
 			b.Fatal(err)
 		}

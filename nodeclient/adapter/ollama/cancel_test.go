@@ -116,7 +116,7 @@ func TestCancelWhileSending(t *testing.T) {
 
 func TestEndedContextSendsNothing(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
-	c, err := newAdapter(t, s.URL()).Connect(t.Context())
+	c, err := newAdapter(t, s.URL()).Connect(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

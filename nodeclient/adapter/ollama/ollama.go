@@ -118,15 +118,17 @@ func (a *Adapter) Kind() string { return "ollama" }
 func (a *Adapter) Origin() string { return a.origin }
 
 // Connect takes an idle connection or dials, for at most 5 s.
-func (a *Adapter) Connect(ctx context.Context) (adapter.Conn, error) {
-	if c := a.idle.take(); c != nil {
-		return &exchange{a: a, c: c, pooled: true}, nil
+func (a *Adapter) Connect(ctx context.Context, own bool) (adapter.Conn, error) {
+	if !own {
+		if c := a.idle.take(); c != nil {
+			return &exchange{a: a, c: c, pooled: true}, nil
+		}
 	}
 	c, err := a.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &exchange{a: a, c: c, pooled: true}, nil
+	return &exchange{a: a, c: c, pooled: !own}, nil
 }
 
 func (a *Adapter) dial(ctx context.Context) (*conn, error) {

@@ -37,7 +37,7 @@ func chat(body string, hs ...adapter.Header) *adapter.Request {
 
 // do sends r on a connection of a.
 func do(ctx context.Context, a *Adapter, r *adapter.Request) (*adapter.Response, error) {
-	c, err := a.Connect(ctx)
+	c, err := a.Connect(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func TestConnectFailureIsNotSent(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
 	a := newAdapter(t, s.URL())
 	s.Down()
-	if _, err := a.Connect(t.Context()); !errors.Is(err, adapter.ErrNotSent) {
+	if _, err := a.Connect(t.Context(), false); !errors.Is(err, adapter.ErrNotSent) {
 		t.Errorf("connecting to a closed port: %v", err)
 	}
 	if err := s.Up(); err != nil {
@@ -230,7 +230,7 @@ func TestTLS(t *testing.T) {
 	ts.StartTLS()
 	t.Cleanup(ts.Close)
 	a := newAdapter(t, ts.URL)
-	c, err := a.Connect(t.Context())
+	c, err := a.Connect(t.Context(), false)
 	if !errors.Is(err, adapter.ErrNotSent) {
 		t.Fatalf("unknown authority: %v, %v", c, err)
 	}

@@ -122,7 +122,7 @@ func TestConnIsForOneRequest(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{})
 	a := newAdapter(t, s.URL())
-	c, err := a.Connect(t.Context())
+	c, err := a.Connect(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestConnIsForOneRequest(t *testing.T) {
 	if _, err := c.Do(t.Context(), chat(tinyChat)); !errors.Is(err, adapter.ErrNotSent) {
 		t.Errorf("second Do: %v", err)
 	}
-	if c, err = a.Connect(t.Context()); err != nil {
+	if c, err = a.Connect(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
