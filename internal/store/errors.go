@@ -16,6 +16,10 @@ var (
 	ErrNotReady = errors.New("session is not ready")
 	// ErrDisabled says that the node is revoked.
 	ErrDisabled = errors.New("node is disabled")
+	// ErrStaleProjection says that the projection is below min_pgn.
+	ErrStaleProjection = errors.New("stale projection")
+	// ErrRevoked says that something a lease would name is revoked.
+	ErrRevoked = errors.New("revoked")
 	// ErrRateLimited says that the node registers too often.
 	ErrRateLimited = errors.New("too many registrations")
 	// ErrWatermarkImplausible says that the node claims a generation too far ahead.

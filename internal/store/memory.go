@@ -28,12 +28,11 @@ type Memory struct {
 	mu       sync.RWMutex
 	nodes    map[string]*nodeState    // guarded by mu
 	gateways map[string]*gatewayState // guarded by mu
-	pgn      uint64                   // guarded by mu
-	digest   string                   // guarded by mu; the one that pgn numbers
 
-	revoked document[revokedDoc]
-	drained document[drainedDoc]
-	tokens  document[tokensDoc]
+	published document[publishedDoc]
+	revoked   document[revokedDoc]
+	drained   document[drainedDoc]
+	tokens    document[tokensDoc]
 }
 
 var _ Store = (*Memory)(nil)
@@ -49,6 +48,9 @@ func NewMemory(ctx context.Context, opts Options) (*Memory, error) {
 	}
 	if m.now == nil {
 		m.now = time.Now
+	}
+	if err := m.published.open(ctx, opts.Persist, "projection.json", &publishedDoc{}); err != nil {
+		return nil, fmt.Errorf("open memory store: %w", err)
 	}
 	if err := m.revoked.open(ctx, opts.Persist, "revocations.json", &revokedDoc{}); err != nil {
 		return nil, fmt.Errorf("open memory store: %w", err)

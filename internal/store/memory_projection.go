@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,23 +54,90 @@ func (d *revokedDoc) set() map[string]struct{} {
 	return set
 }
 
+// maxObjects bounds what one projection has.
+const maxObjects = 10_000
+
+// publishedDoc is the projection that was published last.
+type publishedDoc struct {
+	PGN     uint64            `json:"pgn"`
+	Objects map[string]object `json:"objects"`
+}
+
+type object struct {
+	Digest   string `json:"digest"`
+	Revision uint64 `json:"revision"`
+}
+
+// same reports whether d is the projection of these objects.
+func (d *publishedDoc) same(objects map[string]string) bool {
+	if d.PGN == 0 || len(objects) != len(d.Objects) {
+		return false
+	}
+	for name, digest := range objects {
+		if o, ok := d.Objects[name]; !ok || o.Digest != digest {
+			return false
+		}
+	}
+	return true
+}
+
+// next is the document of the projection of these objects under a new number.
+func (d *publishedDoc) next(objects map[string]string, pgn uint64) *publishedDoc {
+	to := &publishedDoc{PGN: pgn, Objects: make(map[string]object, len(objects))}
+	for name, digest := range objects {
+		o := object{Digest: digest, Revision: pgn}
+		if old, ok := d.Objects[name]; ok && old.Digest == digest {
+			o.Revision = old.Revision
+		}
+		to.Objects[name] = o
+	}
+	return to
+}
+
 // Publish implements [Projections].
-func (m *Memory) Publish(_ context.Context, digest string) (uint64, error) {
-	if err := named("digest", digest); err != nil {
-		return 0, err
+func (m *Memory) Publish(ctx context.Context, objects map[string]string) (Publication, error) {
+	if err := checkObjects(objects); err != nil {
+		return Publication{}, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	least := m.revoked.read().MinPGN
-	if digest == m.digest && m.pgn >= least {
-		return m.pgn, nil
-	}
-	pgn, err := allocate(m.pgn, m.now(), least)
+	var now *publishedDoc
+	err := m.published.changeFirst(ctx, func(d *publishedDoc) (*publishedDoc, error) {
+		least := m.revoked.read().MinPGN
+		if now = d; d.same(objects) && d.PGN >= least {
+			return d, nil
+		}
+		pgn, err := allocate(d.PGN, m.now(), least)
+		if err != nil {
+			return nil, err
+		}
+		now = d.next(objects, pgn)
+		return now, nil
+	})
 	if err != nil {
-		return 0, fmt.Errorf("publish projection %s: %w", digest, err)
+		err = fmt.Errorf("publish a projection: %w", err)
+		if !errors.Is(err, ErrNotDurable) {
+			return Publication{}, err
+		}
 	}
-	m.pgn, m.digest = pgn, digest
-	return pgn, nil
+	p := Publication{PGN: now.PGN, Revisions: make(map[string]uint64, len(now.Objects))}
+	for name, o := range now.Objects {
+		p.Revisions[name] = o.Revision
+	}
+	return p, err
+}
+
+func checkObjects(objects map[string]string) error {
+	if len(objects) > maxObjects {
+		return fmt.Errorf("%w: %d objects, at most %d", ErrInvalid, len(objects), maxObjects)
+	}
+	for name, digest := range objects {
+		if err := named("object", name); err != nil {
+			return err
+		}
+		if err := named("digest", digest); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Revoke implements [Projections].
@@ -92,6 +160,26 @@ func (m *Memory) Revoke(ctx context.Context, subjects []string, pgn uint64) (uin
 	}
 	m.endDisabled(subjects)
 	return m.revoked.read().MinPGN, err
+}
+
+// Issue implements [Projections]. From the first look at the revocations to the answer is no more than a few map reads, so a revocation that was
+// answered before Issue began is seen.
+func (m *Memory) Issue(_ context.Context, i Issue) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.fence(i.Node, i.Gateway, i.Generation); err != nil {
+		return err
+	}
+	d := m.revoked.read()
+	if i.PGN < d.MinPGN {
+		return ErrStaleProjection
+	}
+	for _, s := range i.Subjects {
+		if _, is := slices.BinarySearch(d.Subjects, s); is {
+			return ErrRevoked
+		}
+	}
+	return nil
 }
 
 // endDisabled ends the sessions of the nodes that are now revoked. From before

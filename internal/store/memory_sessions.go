@@ -171,6 +171,11 @@ func (m *Memory) Gone(_ context.Context, node, gateway string, generation uint64
 func (m *Memory) Fence(_ context.Context, node, gateway string, generation uint64) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	return m.fence(node, gateway, generation)
+}
+
+// fence is called with mu held.
+func (m *Memory) fence(node, gateway string, generation uint64) error {
 	s := m.current(node, gateway, generation)
 	switch {
 	case m.disabled(node):

@@ -99,9 +99,10 @@ func TestMemoryRestartClockBackwards(t *testing.T) {
 	one := openMemory(t, clock, disk)
 	g, err := one.Register(t.Context(), store.Registration{Node: "n1", Gateway: "gw1", Instance: "i"})
 	must(t, err)
-	pgn, err := one.Publish(t.Context(), "a")
+	objects := map[string]string{"slot:x": "a"}
+	was, err := one.Publish(t.Context(), objects)
 	must(t, err)
-	_, err = one.Revoke(t.Context(), nil, pgn+1)
+	_, err = one.Revoke(t.Context(), nil, was.PGN+1)
 	must(t, err)
 	clock.Advance(-time.Hour)
 	two := openMemory(t, clock, disk)
@@ -109,8 +110,8 @@ func TestMemoryRestartClockBackwards(t *testing.T) {
 	if err != nil || next != g+1 {
 		t.Errorf("generation %d after %d: %v", next, g, err)
 	}
-	if p, err := two.Publish(t.Context(), "a"); err != nil || p != pgn+1 {
-		t.Errorf("pgn %d after %d: %v", p, pgn, err)
+	if p, err := two.Publish(t.Context(), objects); err != nil || p.PGN != was.PGN+1 || p.Revisions["slot:x"] != was.PGN {
+		t.Errorf("%+v after %+v: %v", p, was, err)
 	}
 }
 

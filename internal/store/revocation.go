@@ -7,6 +7,7 @@ type SubjectKind string
 
 const (
 	SubjectSlot      SubjectKind = "slot"
+	SubjectProfile   SubjectKind = "profile"
 	SubjectNode      SubjectKind = "node"
 	SubjectPrincipal SubjectKind = "principal"
 	SubjectLease     SubjectKind = "lease"
@@ -18,6 +19,22 @@ func Subject(kind SubjectKind, name string) string { return string(kind) + ":" +
 // revokedNode is the node that a subject names.
 func revokedNode(subject string) (node string, ok bool) {
 	return strings.CutPrefix(subject, string(SubjectNode)+":")
+}
+
+// Publication is a numbered projection. Revisions is the caller's.
+type Publication struct {
+	PGN       uint64
+	Revisions map[string]uint64 // by object
+}
+
+// Issue is a lease that a gateway is about to issue.
+type Issue struct {
+	Node       string
+	Gateway    string
+	Generation uint64
+	PGN        uint64
+	// Subjects are what the lease names: its slot, profile, principal. At most maxBatch.
+	Subjects []string
 }
 
 // Revocations is the revoked set at one moment. The slice is the caller's.

@@ -61,10 +61,13 @@ type Sessions interface {
 
 // Projections numbers what gateways publish and remembers what is revoked.
 type Projections interface {
-	// Publish numbers the projection of that digest. The digest published last
-	// keeps its number, so gateways that load one file agree on one, unless a
-	// revocation has raised min_pgn above it.
-	Publish(ctx context.Context, digest string) (pgn uint64, err error)
+	// Publish numbers a projection, given as its objects with a digest of each. The
+	// one published last keeps its number, so gateways that load one file agree on
+	// one, unless a revocation has raised min_pgn above it. An object's revision is
+	// the number of the projection in which its digest last changed. At most 10,000
+	// objects. An error that is ErrNotDurable means that the numbers hold, but a
+	// restart may give others.
+	Publish(ctx context.Context, objects map[string]string) (Publication, error)
 
 	// Revoke adds subjects (see [Subject]) to the revoked set and raises min_pgn
 	// to pgn, the least that is still good; 0 raises nothing. To cut off all that
@@ -80,6 +83,11 @@ type Projections interface {
 
 	// Revocations is the set and min_pgn at one moment.
 	Revocations(ctx context.Context) (Revocations, error)
+
+	// Issue is nil only if a lease may be issued: the session is current and ready, as Fence says it, the projection is not below min_pgn, and none of
+	// the subjects is revoked; all at one moment. ErrDisabled, ErrStale, ErrNotReady, ErrStaleProjection, ErrRevoked, looked for in that
+	// order, returned bare. It remembers nothing: the node burns the lease.
+	Issue(ctx context.Context, i Issue) error
 
 	// MinPGN is the least projection that leases may still be issued under.
 	MinPGN(ctx context.Context) (uint64, error)

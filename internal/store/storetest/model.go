@@ -171,9 +171,9 @@ func (m *model) publish(digest string) {
 		want = max(m.pgn+1, m.minPGN, m.clock.Millis())
 	}
 	m.pgn, m.digest = want, digest
-	got, err := m.s.Publish(m.t.Context(), digest)
-	if err != nil || got != want {
-		m.t.Fatalf("publish: %d, %v, want %d", got, err, want)
+	got, err := m.s.Publish(m.t.Context(), map[string]string{"all": digest})
+	if err != nil || got.PGN != want {
+		m.t.Fatalf("publish: %d, %v, want %d", got.PGN, err, want)
 	}
 }
 

@@ -3,7 +3,9 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,9 +15,36 @@ import (
 
 func (f *fixture) publish(digest string) uint64 {
 	f.T.Helper()
-	pgn, err := f.Store.Publish(f.ctx(), digest)
+	p, err := f.Store.Publish(f.ctx(), map[string]string{"all": digest})
 	f.want(nil, err)
-	return pgn
+	return p.PGN
+}
+
+func revisions(f *fixture) {
+	try := func(objects map[string]string, want func(pgn uint64) map[string]uint64) uint64 {
+		f.Helper()
+		p, err := f.Store.Publish(f.ctx(), objects)
+		f.want(nil, err)
+		if w := want(p.PGN); !maps.Equal(p.Revisions, w) {
+			f.Fatalf("revisions %v, want %v", p.Revisions, w)
+		}
+		return p.PGN
+	}
+	a := try(map[string]string{"slot:x": "1", "slot:y": "1"}, func(p uint64) map[string]uint64 { return map[string]uint64{"slot:x": p, "slot:y": p} })
+	f.clock.Advance(time.Minute)
+	b := try(map[string]string{"slot:x": "1", "slot:y": "2"}, func(p uint64) map[string]uint64 { return map[string]uint64{"slot:x": a, "slot:y": p} })
+	try(map[string]string{"slot:x": "1", "slot:y": "2"}, func(uint64) map[string]uint64 { return map[string]uint64{"slot:x": a, "slot:y": b} })
+	_, err := f.Revoke(f.ctx(), nil, b+1)
+	f.want(nil, err)
+	// A new number for the same objects changes no revision; what is gone and comes back is another.
+	try(map[string]string{"slot:x": "1", "slot:y": "2"}, func(uint64) map[string]uint64 { return map[string]uint64{"slot:x": a, "slot:y": b} })
+	try(map[string]string{"slot:y": "2"}, func(uint64) map[string]uint64 { return map[string]uint64{"slot:y": b} })
+	try(map[string]string{"slot:x": "1", "slot:y": "2"}, func(p uint64) map[string]uint64 { return map[string]uint64{"slot:x": p, "slot:y": b} })
+	try(nil, func(uint64) map[string]uint64 { return map[string]uint64{} })
+	for _, bad := range []map[string]string{{"": "1"}, {"x": ""}, {strings.Repeat("x", 257): "1"}} {
+		_, err := f.Store.Publish(f.ctx(), bad)
+		f.want(store.ErrInvalid, err)
+	}
 }
 
 func publish(f *fixture) {
@@ -55,7 +84,10 @@ func publishConcurrently(f *fixture) {
 	var wg sync.WaitGroup
 	got := make([]uint64, goroutines)
 	for i := range goroutines {
-		wg.Go(func() { got[i], _ = f.Publish(f.ctx(), "a") })
+		wg.Go(func() {
+			p, _ := f.Publish(f.ctx(), map[string]string{"all": "a"})
+			got[i] = p.PGN
+		})
 	}
 	wg.Wait()
 	if slices.Min(got) != slices.Max(got) || got[0] == 0 {
@@ -109,6 +141,46 @@ func revocations(f *fixture) {
 	_, err := f.Revoke(f.ctx(), many, 0)
 	f.want(store.ErrInvalid, err)
 	check(12, "principal:c", "slot:b")
+}
+
+func issue(f *fixture) {
+	pgn := f.publish("a")
+	g := f.ready("n1", "gw1", "i")
+	try := func(want error, change func(*store.Issue)) {
+		f.Helper()
+		i := store.Issue{Node: "n1", Gateway: "gw1", Generation: g, PGN: pgn, Subjects: []string{"slot:s", "profile:p", "principal:alice"}}
+		if change != nil {
+			change(&i)
+		}
+		f.want(want, f.Issue(f.ctx(), i))
+	}
+	try(nil, nil)
+	try(nil, nil) // it remembers nothing
+	try(nil, func(i *store.Issue) { i.Subjects = nil })
+	try(store.ErrStale, func(i *store.Issue) { i.Generation-- })
+	try(store.ErrStale, func(i *store.Issue) { i.Gateway = "gw2" })
+	try(store.ErrStale, func(i *store.Issue) { i.Node = "n2" })
+	for _, s := range []string{"slot:s", "profile:p", "principal:alice"} {
+		_, err := f.Revoke(f.ctx(), []string{s}, 0)
+		f.want(nil, err)
+		try(store.ErrRevoked, nil)
+		try(store.ErrStale, func(i *store.Issue) { i.Generation-- })
+		f.want(nil, f.Unrevoke(f.ctx(), []string{s}))
+		try(nil, nil)
+	}
+	_, err := f.Revoke(f.ctx(), []string{"slot:other", "slot:s2", "principal:ali"}, 0)
+	f.want(nil, err)
+	try(nil, nil)
+	_, err = f.Revoke(f.ctx(), nil, pgn+1)
+	f.want(nil, err)
+	try(store.ErrStaleProjection, nil)
+	next := f.publish("a")
+	try(nil, func(i *store.Issue) { i.PGN = next })
+	f.want(nil, f.Suspect(f.ctx(), "n1", "gw1", g))
+	try(store.ErrNotReady, func(i *store.Issue) { i.PGN = next })
+	_, err = f.Revoke(f.ctx(), []string{"node:n1"}, 0)
+	f.want(nil, err)
+	try(store.ErrDisabled, func(i *store.Issue) { i.PGN = next })
 }
 
 func revokeConcurrently(f *fixture) {

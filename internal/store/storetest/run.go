@@ -46,6 +46,8 @@ func Run(t *testing.T, open Open) {
 		"publish above min_pgn":  publishAboveMinPGN,
 		"publish concurrently":   publishConcurrently,
 		"revocations":            revocations,
+		"revisions":              revisions,
+		"issue":                  issue,
 		"revoke concurrently":    revokeConcurrently,
 		"disabled node":          disabledNode,
 		"drain":                  drain,
