@@ -34,6 +34,10 @@ type Events struct {
 	Drain func(reason string, leave bool)
 	// GatewayTime is the gateway's clock, in Unix nanoseconds, as each beat brings it.
 	GatewayTime func(ns int64)
+	// Keys, Projection and Revoke are what leases depend on; once they return nil the node acknowledges. An error ends the session.
+	Keys       func(keys []*IssuerKey) error
+	Projection func(*Projection) error
+	Revoke     func(*Revoke) error
 }
 
 // Dial opens a connection to the gateway from a new UDP socket and registers. The session is not ready yet: call Ready when the

@@ -68,7 +68,7 @@ func answerEnroll(ctx context.Context, c *quic.Conn, st *Settings) error {
 	}
 	_ = stream.SetReadDeadline(time.Now().Add(enrollTimeout))
 	ctl := newControl(stream)
-	offer := &wire.EnrollOffer{Chain: chain, GatewayTimeNs: gatewayTime()}
+	offer := &wire.EnrollOffer{Chain: chain, GatewayTimeNs: st.now()}
 	if err := ctl.send(wire.TypeEnrollOffer, offer); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,9 @@ type Lane struct {
 	session *Session
 	conn    *quic.Conn
 	runs    atomic.Int64
+	bind    sync.Once
+	binding Binding // after bind
+	bindErr error   // after bind
 }
 
 // Session returns the session that the lane belongs to.
@@ -48,16 +52,18 @@ func binding(c *quic.Conn, own []byte) (exporter []byte, ownHash, peerHash [sha2
 	return exporter, sha256.Sum256(own), sha256.Sum256(cs.PeerCertificates[0].Raw), nil
 }
 
-// Binding returns the lane's binding. The gateway's leaf is the one that is current now; a lane that was made under an earlier one is
-// left by its node before that expires.
+// Binding returns the lane's binding. The gateway's leaf is the one that was current at the first call; a lane that was made under an earlier
+// one is left by its node before that expires.
 func (l *Lane) Binding() (Binding, error) {
-	id, err := l.session.st.Identity()
-	if err != nil {
-		return Binding{}, err
-	}
-	var b Binding
-	b.Exporter, b.Gateway, b.Node, err = binding(l.conn, id.Certificate.Leaf.Raw)
-	return b, err
+	l.bind.Do(func() {
+		id, err := l.session.st.Identity()
+		if err != nil {
+			l.bindErr = err
+			return
+		}
+		l.binding.Exporter, l.binding.Gateway, l.binding.Node, l.bindErr = binding(l.conn, id.Certificate.Leaf.Raw)
+	})
+	return l.binding, l.bindErr
 }
 
 // lostCode is the run code for a stream that the lane's end cut.
@@ -69,13 +75,16 @@ func (l *Lane) lostCode() string {
 	return CodeNodeLost
 }
 
-// OpenRun opens a run. fence is called under the session's send lock, last thing before the first byte; when it fails its error is
-// returned. An error from OpenRun means that nothing was sent, so the run may go elsewhere; ErrGone says that the session has ended.
-// From a nil error on, the Run tells how it went, and must be closed.
-func (l *Lane) OpenRun(ctx context.Context, open *RunOpen, lease []byte, fence func() error) (*Run, error) {
-	if len(lease) > wire.MaxLease {
-		return nil, fmt.Errorf("lease of %d bytes, at most %d", len(lease), wire.MaxLease)
-	}
+// wholeBody is the longest body that goes out in one write with its run's head, in bytes: with the head it fits two packets.
+const wholeBody = 2 << 10
+
+// OpenRun opens a run. seal, unless nil, makes the lease; it is given the SHA-256 of the RunOpen message as the node will see it. fence is called
+// under the session's send lock, last thing before the first byte; when one of the two fails its error is returned. body, when it is not nil, is the whole
+// body; a short one is sent at once with the head, and Run.Whole tells so.
+//
+// An error from OpenRun means that nothing was sent, so the run may go elsewhere; ErrGone says that the session has ended. From a nil error on, the
+// Run tells how it went, and must be closed.
+func (l *Lane) OpenRun(ctx context.Context, open *RunOpen, body []byte, seal func(head [sha256.Size]byte) ([]byte, error), fence func() error) (*Run, error) {
 	stream, err := l.stream(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -84,12 +93,15 @@ func (l *Lane) OpenRun(ctx context.Context, open *RunOpen, lease []byte, fence f
 		return nil, fmt.Errorf("%w: %w", ErrGone, classify(err))
 	}
 	r := newRun(l, stream, open.Run)
-	open.Leased = lease != nil
-	r.out, err = wire.AppendMessage(r.out[:0], wire.TypeRunOpen, open)
-	if err == nil && lease != nil {
-		r.out = append(wire.AppendHeader(r.out, wire.TypeLease, len(lease)), lease...)
-	}
-	if err == nil {
+	open.Leased = seal != nil
+	if err = r.head(open, seal); err == nil {
+		r.whole = body != nil && len(body) <= wholeBody
+		if r.whole {
+			if len(body) > 0 {
+				r.out = wire.AppendData(r.out, body)
+			}
+			r.out = wire.AppendHeader(r.out, wire.TypeEnd, 0)
+		}
 		err = l.first(r, fence)
 	}
 	if err != nil {
@@ -98,6 +110,26 @@ func (l *Lane) OpenRun(ctx context.Context, open *RunOpen, lease []byte, fence f
 		return nil, err
 	}
 	return r, nil
+}
+
+// head writes RunOpen and the lease to what goes out first.
+func (r *Run) head(open *RunOpen, seal func([sha256.Size]byte) ([]byte, error)) (err error) {
+	if r.out, err = wire.AppendMessage(r.out[:0], wire.TypeRunOpen, open); err != nil || seal == nil {
+		return err
+	}
+	_, _, n, err := wire.ParseHeader(r.out)
+	if err != nil {
+		return err
+	}
+	lease, err := seal(sha256.Sum256(r.out[n:]))
+	if err != nil {
+		return err
+	}
+	if len(lease) > wire.MaxLease {
+		return fmt.Errorf("lease of %d bytes, at most %d", len(lease), wire.MaxLease)
+	}
+	r.out = append(wire.AppendHeader(r.out, wire.TypeLease, len(lease)), lease...)
+	return nil
 }
 
 // first fences and sends the first bytes of r, as one step against the session's end.
@@ -124,6 +156,8 @@ func (l *Lane) first(r *Run, fence func() error) error {
 			go s.Close(wire.CloseSilent, "the node takes no runs") // Close wants the lock that we hold
 		}
 		r.failWrite(err)
+	} else if r.whole {
+		_ = r.stream.Close()
 	}
 	return nil
 }

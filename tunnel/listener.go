@@ -30,6 +30,8 @@ type Settings struct {
 	Registrar Registrar
 	// Enroller answers enrolment; nil refuses it.
 	Enroller Enroller
+	// Now is the gateway's time, which nodes are told; nil is the wall clock at start plus what the monotonic clock has measured since.
+	Now func() time.Time
 	// Log receives the sessions' events.
 	Log *zap.Logger
 }
@@ -48,6 +50,11 @@ type Registrar interface {
 	Gone(s *Session)
 	// Renew issues a new leaf to the node.
 	Renew(ctx context.Context, id pki.ID, csr []byte) (chain [][]byte, err error)
+	// Registered is called once the node has been told its generation and reads the control stream: what it must know before its first lease
+	// may be announced. It must not block for long.
+	Registered(s *Session)
+	// Recipient judges a key for which leases of s are to be sealed. An error closes the session.
+	Recipient(s *Session, k *RecipientKey) error
 	// Fenced counts a frame or call that was dropped because it came late or from the wrong session.
 	Fenced(reason string)
 }
@@ -201,8 +208,13 @@ func closeFor(err error) (CloseCode, string) {
 // afterConn runs f in a goroutine of its own when c has ended.
 func afterConn(c *quic.Conn, f func()) { context.AfterFunc(c.Context(), f) }
 
-// boot is the moment from which gatewayTime counts, so that a step of the wall clock does not reach nodes as a jump.
+// boot is the moment from which now counts, so that a step of the wall clock does not reach nodes as a jump.
 var boot = time.Now()
 
-// gatewayTime returns Unix nanoseconds: the wall clock at start plus what the monotonic clock has measured since.
-func gatewayTime() int64 { return boot.UnixNano() + int64(time.Since(boot)) }
+// now returns the gateway's time in Unix nanoseconds.
+func (st *Settings) now() int64 {
+	if st.Now != nil {
+		return st.Now().UnixNano()
+	}
+	return boot.UnixNano() + int64(time.Since(boot))
+}

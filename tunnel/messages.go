@@ -25,6 +25,10 @@ type (
 	Outcome       = wire.Outcome
 	Revoke        = wire.Revoke
 	Projection    = wire.Projection
+	Profile       = wire.Profile
+	Route         = wire.Route
+	IssuerKey     = wire.IssuerKey
+	RecipientKey  = wire.RecipientKey
 	EnrollRequest = wire.EnrollRequest
 	CloseCode     = wire.CloseCode
 	StreamCode    = wire.StreamCode
@@ -90,6 +94,7 @@ const (
 	CodeClientBody        = wire.CodeClientBody
 	CodeProtocolOrder     = wire.CodeProtocolOrder
 	CodeUnsupportedKind   = wire.CodeUnsupportedRunKind
+	CodeInternal          = wire.CodeInternal
 )
 
 // MaxData is the most bytes that one Data frame carries.

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -24,9 +25,10 @@ type Handler interface {
 
 // NodeRun is the node's end of one run. Read and the sending methods may be used from two goroutines; each is for one at a time.
 type NodeRun struct {
-	// Open and Lease are what the gateway sent.
+	// Open and Lease are what the gateway sent. Head is the SHA-256 of the RunOpen message as it came, of a leased run.
 	Open  *RunOpen
 	Lease []byte
+	Head  [sha256.Size]byte
 
 	session *NodeSession
 	stream  *quic.Stream
@@ -73,6 +75,7 @@ func (r *NodeRun) open() error {
 		return r.bad(err)
 	}
 	if r.Open.Leased {
+		r.Head = sha256.Sum256(p)
 		t, p, _, err := r.rd.Next()
 		if err != nil {
 			return r.bad(err)
@@ -262,7 +265,7 @@ func (r *NodeRun) close() {
 	r.readMu.Lock()
 	defer r.readMu.Unlock()
 	r.closed = true
-	if cap(r.out) <= 4<<10 {
+	if cap(r.out) <= 8<<10 {
 		r.bufs.out = r.out[:0]
 	}
 	runPool.Put(r.bufs)

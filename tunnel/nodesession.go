@@ -10,6 +10,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/fairway-edge/fairway/internal/pki"
 	"github.com/fairway-edge/fairway/tunnel/wire"
 )
 
@@ -57,6 +58,14 @@ func newNodeSession(c *quic.Conn, ctl *control, answer *Registered, cfg DialConf
 
 // Generation returns the session's fencing number.
 func (s *NodeSession) Generation() uint64 { return s.registered.Generation }
+
+// Epoch returns the incarnation of the gateway's process.
+func (s *NodeSession) Epoch() uint64 { return s.registered.Epoch }
+
+// GatewayID returns the gateway's identity, which its certificate proves.
+func (s *NodeSession) GatewayID() (pki.ID, error) {
+	return pki.IDFromCertificate(s.conn.ConnectionState().TLS.PeerCertificates[0])
+}
 
 // Gateway returns the gateway's name.
 func (s *NodeSession) Gateway() string { return s.registered.Gateway }
@@ -213,13 +222,62 @@ func (s *NodeSession) handle(t wire.Type, p []byte) error {
 		case s.renewed <- m:
 		default: // not asked for
 		}
-	case wire.TypeProjection, wire.TypeRevoke, wire.TypeCommand, wire.TypeOpenLane:
-		// A gateway may send these once leases and lanes are in use; a node that holds no lease has nothing to do.
+	case wire.TypeProjection, wire.TypeRevoke, wire.TypeIssuerKeys:
+		return s.announced(t, p)
+	case wire.TypeCommand, wire.TypeOpenLane:
+		// A gateway may send these once lanes are in use.
 	default:
 		return fmt.Errorf("%w: frame 0x%x from a gateway", errOrder, uint64(t))
 	}
 	return nil
 }
+
+// announced takes in what leases depend on, and acknowledges it.
+func (s *NodeSession) announced(t wire.Type, p []byte) error {
+	switch t {
+	case wire.TypeProjection:
+		m := new(Projection)
+		if err := wire.Unmarshal(p, m); err != nil {
+			return err
+		}
+		if f := s.cfg.Events.Projection; f != nil {
+			if err := f(m); err != nil {
+				return err
+			}
+		}
+		return s.ctl.send(wire.TypeProjectionAck, &wire.ProjectionAck{Pgn: m.Pgn})
+	case wire.TypeRevoke:
+		m := new(Revoke)
+		if err := wire.Unmarshal(p, m); err != nil {
+			return err
+		}
+		if f := s.cfg.Events.Revoke; f != nil {
+			if err := f(m); err != nil {
+				return err
+			}
+		}
+		return s.ctl.send(wire.TypeRevokeAck, &wire.RevokeAck{Seq: m.Seq})
+	default:
+		m := new(wire.IssuerKeys)
+		if err := wire.Unmarshal(p, m); err != nil {
+			return err
+		}
+		if f := s.cfg.Events.Keys; f != nil {
+			if err := f(m.Keys); err != nil {
+				return err
+			}
+		}
+		return s.ctl.send(wire.TypeIssuerKeysAck, &wire.IssuerKeysAck{Seq: m.Seq})
+	}
+}
+
+// AnnounceRecipient tells the gateway the key for which leases are to be sealed from now on.
+func (s *NodeSession) AnnounceRecipient(k *RecipientKey) error {
+	return s.ctl.send(wire.TypeRecipientKey, k)
+}
+
+// Current reports whether the session may still execute runs.
+func (s *NodeSession) Current() bool { return s.ready.Load() && s.conn.Context().Err() == nil }
 
 // beat sends a heartbeat each interval, and gives the session up after RedialAfter without an echo, by the monotonic clock or, after a
 // suspend in which that one stood still, by the wall clock.

@@ -48,6 +48,11 @@ func serveNode(c *quic.Conn, st *Settings, registered func()) error {
 	if err := s.checkRegister(); err != nil {
 		return err
 	}
+	if k := s.register.RecipientKey; k != nil {
+		if err := s.takeRecipient(k); err != nil {
+			return err
+		}
+	}
 	answer, err := st.Registrar.Register(ctx, s, s.register)
 	if err != nil {
 		return err

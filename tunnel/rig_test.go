@@ -35,6 +35,8 @@ type admitAll struct {
 	ready    chan *Session
 	changed  chan State
 	refuse   error // guarded by mu; of every registration
+
+	registered func(*Session) // guarded by mu
 }
 
 func (a *admitAll) Register(_ context.Context, _ *Session, r *Register) (*Registered, error) {
@@ -81,6 +83,20 @@ func (a *admitAll) Changed(s *Session) {
 	case a.changed <- s.State():
 	default:
 	}
+}
+func (a *admitAll) Registered(s *Session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.registered != nil {
+		a.registered(s)
+	}
+}
+
+func (a *admitAll) Recipient(_ *Session, k *RecipientKey) error {
+	if len(k.PublicKey) != 32 {
+		return errors.New("not a key")
+	}
+	return nil
 }
 func (a *admitAll) Gone(s *Session) { a.gone <- s }
 func (a *admitAll) Renew(context.Context, pki.ID, []byte) ([][]byte, error) {
@@ -190,7 +206,7 @@ func open(t testing.TB, s *Session, id string, body []byte) *Run {
 	t.Helper()
 	run, err := s.Lane().OpenRun(context.Background(), &RunOpen{
 		Run: id, Attempt: 1, Generation: s.Generation(), Kind: KindTunnel, Method: "POST", Path: []byte("/api/chat"), Body: BodyLength, BodyLength: uint64(len(body)),
-	}, nil, nil)
+	}, nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,7 @@ type Run struct {
 	src    eofReader
 	bufs   *runBuffers
 	out    []byte
+	whole  bool // the body went out with the head
 
 	state    EventKind // the last event other than data; 0 before any
 	end      *Event    // set once: Refused or Terminal
@@ -85,6 +86,9 @@ func (e *eofReader) Read(p []byte) (int, error) {
 
 // ID returns the run's id.
 func (r *Run) ID() string { return r.id }
+
+// Whole reports whether OpenRun has sent the whole body.
+func (r *Run) Whole() bool { return r.whole }
 
 // Lane returns the lane that carries the run.
 func (r *Run) Lane() *Lane { return r.lane }
@@ -289,7 +293,7 @@ func (r *Run) release() {
 		}
 	}
 	r.stream.CancelRead(quic.StreamErrorCode(wire.StreamDone))
-	if cap(r.out) <= 4<<10 {
+	if cap(r.out) <= 8<<10 {
 		r.bufs.out = r.out[:0]
 	}
 	runPool.Put(r.bufs)

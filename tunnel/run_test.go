@@ -17,7 +17,7 @@ func TestRunCarriesABodyBothWays(t *testing.T) {
 	for _, size := range []int{0, 1, 1000, 1 << 10, 64 << 10, 64<<10 + 1, 9 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			body := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
-			run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: fmt.Sprint("r", size), Generation: s.Generation(), Body: BodyStream}, nil, nil)
+			run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: fmt.Sprint("r", size), Generation: s.Generation(), Body: BodyStream}, nil, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func TestFenceIsLastBeforeTheFirstByte(t *testing.T) {
 	errStale := errors.New("stale")
 	for range 20 {
 		served.Go(func() {
-			_, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "x", Generation: s.Generation()}, nil, func() error { return errStale })
+			_, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "x", Generation: s.Generation()}, nil, nil, func() error { return errStale })
 			if !errors.Is(err, errStale) {
 				t.Errorf("got %v", err)
 			}
@@ -97,7 +97,7 @@ func TestCloseFencesLaterRuns(t *testing.T) {
 	r := newRig(t)
 	_, s := r.node("n1", echo)
 	s.Close(CloseReplaced, "test")
-	_, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "x", Generation: s.Generation()}, nil, nil)
+	_, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "x", Generation: s.Generation()}, nil, nil, nil)
 	if !errors.Is(err, ErrGone) {
 		t.Fatalf("got %v, want ErrGone", err)
 	}
@@ -113,7 +113,7 @@ func TestRefusals(t *testing.T) {
 		_ = nr.Refuse(&Refused{Code: CodeNodeBusy, Retry: RetryElsewhere, NoCredit: true, Answer: &Answer{Status: 503, Body: []byte("busy")}})
 	})
 	for _, path := range []string{"/early", "/late"} {
-		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r" + path, Generation: s.Generation(), Path: []byte(path)}, nil, nil)
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r" + path, Generation: s.Generation(), Path: []byte(path)}, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	t.Run("another generation", func(t *testing.T) {
-		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "old", Generation: s.Generation() + 1}, nil, nil)
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "old", Generation: s.Generation() + 1}, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "draining", func() bool { return s.State() == StateDraining })
-		if _, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "d", Generation: s.Generation()}, nil, nil); !errors.Is(err, ErrGone) {
+		if _, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "d", Generation: s.Generation()}, nil, nil, nil); !errors.Is(err, ErrGone) {
 			t.Fatalf("got %v", err)
 		}
 	})
@@ -203,7 +203,7 @@ func TestEveryEndingLeavesNothing(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				defer cancel()
-				run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint(path, i), Generation: s.Generation(), Path: []byte(path)}, nil, nil)
+				run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint(path, i), Generation: s.Generation(), Path: []byte(path)}, nil, nil, nil)
 				if err != nil {
 					t.Error(err)
 					return
@@ -229,7 +229,7 @@ func TestEveryEndingLeavesNothing(t *testing.T) {
 	runs := make([]*Run, nodeStreams)
 	for i := range runs {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint("again", i), Generation: s.Generation(), Path: []byte("/hang")}, nil, nil)
+		run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint("again", i), Generation: s.Generation(), Path: []byte("/hang")}, nil, nil, nil)
 		cancel()
 		if err != nil {
 			t.Fatalf("stream %d: %v", i, err)

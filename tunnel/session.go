@@ -66,6 +66,8 @@ type Session struct {
 	generation atomic.Uint64 // 0 until the Registrar has admitted the session
 	state      atomic.Int32
 	suspect    atomic.Bool // what Changed was last told
+	told       announcements
+	recipient  atomic.Pointer[RecipientKey]
 
 	// sendMu is held from the last fence of a run to its first byte, and by whoever ends the session, so that after
 	// Close returns no RunOpen can follow.
@@ -151,7 +153,7 @@ func (s *Session) CancelRun(run string) error {
 func (s *Session) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	beat := s.beats.next(gatewayTime())
+	beat := s.beats.next(s.st.now())
 	sent := make(chan error, 1)
 	go func() { sent <- s.ctl.send(wire.TypeHeartbeat, beat) }() // the stream may be blocked; ends within controlTimeout
 	for s.beats.echoed.Load() < beat.Seq {
@@ -189,13 +191,14 @@ func (s *Session) serve(answer *Registered) (err error) {
 		s.st.Registrar.Gone(s)
 		log.Info("node session ended", zap.Error(err))
 	}()
-	answer.GatewayTimeNs = gatewayTime()
+	answer.GatewayTimeNs = s.st.now()
 	answer.Gateway, answer.Epoch, answer.Software = s.st.Gateway, s.st.Epoch, s.st.Software
 	if err := s.ctl.send(wire.TypeRegistered, answer); err != nil {
 		close(beating)
 		return err
 	}
 	log.Info("node registered", zap.String("software", s.Software()))
+	s.st.Registrar.Registered(s)
 	go func() {
 		defer close(beating)
 		s.beat()
@@ -258,8 +261,16 @@ func (s *Session) handle(t wire.Type, p []byte, seq *uint64) error {
 		return nil
 	case wire.TypeRenew:
 		return s.renew(p)
-	case wire.TypeProjectionAck, wire.TypeRevokeAck, wire.TypeCommandResult, wire.TypeRecipientKey:
-		// Answers to what this gateway does not send yet: known, of no effect.
+	case wire.TypeProjectionAck, wire.TypeRevokeAck, wire.TypeIssuerKeysAck:
+		n, err := acks(t, p)
+		if err != nil {
+			return err
+		}
+		return s.acknowledged(t, n)
+	case wire.TypeRecipientKey:
+		return s.recipientKey(p)
+	case wire.TypeCommandResult:
+		// An answer to what this gateway does not send yet: known, of no effect.
 		s.st.Registrar.Fenced("unexpected_control")
 		return nil
 	}
@@ -329,7 +340,7 @@ func (s *Session) beat() {
 			return
 		}
 		s.notice()
-		if err := s.ctl.send(wire.TypeHeartbeat, s.beats.next(gatewayTime())); err != nil {
+		if err := s.ctl.send(wire.TypeHeartbeat, s.beats.next(s.st.now())); err != nil {
 			s.Close(wire.CloseSilent, "the control stream is stuck")
 			return
 		}

@@ -199,7 +199,7 @@ func TestBlackHoleOfFiveSeconds(t *testing.T) {
 		if s.State() != StateSuspect {
 			t.Errorf("the session is %s", s.State())
 		}
-		if _, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r2", Generation: s.Generation()}, nil, nil); !errors.Is(err, ErrGone) {
+		if _, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r2", Generation: s.Generation()}, nil, nil, nil); !errors.Is(err, ErrGone) {
 			t.Errorf("a suspect session took a run: %v", err)
 		}
 		n.set(nil)
@@ -253,7 +253,7 @@ func TestNarrowPath(t *testing.T) {
 	virtual(t, fixed(5*time.Millisecond), 0, echo, func(t *testing.T, _ *rig, n *faultyRouter, _ *NodeSession, s *Session) {
 		n.set(func(p simnet.Packet) bool { return len(p.Data) > 1252 })
 		body := bytes.Repeat([]byte("0123456789abcdef"), 64<<10) // 1 MiB
-		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil)
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +315,7 @@ func TestThawAfterAFreeze(t *testing.T) {
 		if res := <-run; res.terminal.Code != CodeNodeLost {
 			t.Errorf("%v", res.terminal)
 		}
-		if _, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r2", Generation: s.Generation()}, nil, nil); !errors.Is(err, ErrGone) {
+		if _, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r2", Generation: s.Generation()}, nil, nil, nil); !errors.Is(err, ErrGone) {
 			t.Errorf("the old session took a run: %v", err)
 		}
 		if l.ended.Load() != 1 {
@@ -351,7 +351,7 @@ func TestAttack35NodeNeverReads(t *testing.T) {
 		<-ctx.Done()
 	}
 	virtual(t, fixed(time.Millisecond), 0, stuck, func(t *testing.T, _ *rig, _ *faultyRouter, _ *NodeSession, s *Session) {
-		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil)
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +388,7 @@ func TestPausesAreNoStalls(t *testing.T) {
 		_ = nr.Finish(&Terminal{Outcome: Completed})
 	}
 	virtual(t, fixed(time.Millisecond), 0, slow, func(t *testing.T, _ *rig, _ *faultyRouter, _ *NodeSession, s *Session) {
-		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil)
+		run, err := s.Lane().OpenRun(context.Background(), &RunOpen{Run: "r1", Generation: s.Generation(), Body: BodyStream}, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

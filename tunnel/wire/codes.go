@@ -83,4 +83,5 @@ const (
 	CodeBadRun             = "bad_run" // a RunOpen that the node cannot use
 	CodeClientBody         = "client_body_error"
 	CodeUnsupportedRunKind = "unsupported_kind"
+	CodeInternal           = "internal" // a fault of the node's own
 )
