@@ -29,8 +29,8 @@ type issuerKey struct {
 	signs   time.Time // from here on
 }
 
-// adoption is how long a new key is announced before it signs, for nodes that have not acknowledged it.
-const adoption = 5 * time.Second
+// Adoption is how long a new key is announced before it signs, for nodes that have not acknowledged it.
+const Adoption = 5 * time.Second
 
 // NewIssuer returns an issuer with a fresh key. now is the gateway's time: the wall clock at start plus what the monotonic clock has measured.
 func NewIssuer(now func() time.Time) (*Issuer, error) {
@@ -49,7 +49,7 @@ func (i *Issuer) Rotate() error {
 		return fmt.Errorf("making an issuer key: %w", err)
 	}
 	thumb := Thumbprint(pub)
-	k := issuerKey{private: private, header: header(thumb), thumb: thumb, signs: i.now().Add(adoption)}
+	k := issuerKey{private: private, header: header(thumb), thumb: thumb, signs: i.now().Add(Adoption)}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.ring = append(i.ring, k)

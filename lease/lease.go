@@ -65,6 +65,17 @@ const (
 	CodeClockUnavailable Code = "lease_clock_unavailable"
 )
 
+// Known reports whether c is one of the codes above: a peer can say anything.
+func (c Code) Known() bool {
+	switch c {
+	case CodeMalformed, CodeUnknownKey, CodeBadSignature, CodeWrongRecipient, CodeStaleGeneration, CodeWrongConnection, CodeTTLExcessive,
+		CodeNotYetValid, CodeExpired, CodeMismatch, CodeStaleProjection, CodeRevoked, CodeDisabled, CodeReplayed, CodeReplayCacheFull,
+		CodeOpenFailed, CodePayloadInvalid, CodeClockUnavailable:
+		return true
+	}
+	return false
+}
+
 // Error is a refusal.
 type Error struct{ Code Code }
 

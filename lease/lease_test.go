@@ -443,7 +443,7 @@ func TestRotation(t *testing.T) {
 	if err := p.opener.Issuers.Announce(p.issuer.Keys()); err != nil {
 		t.Fatal(err)
 	}
-	p.now = start.Add(adoption)
+	p.now = start.Add(Adoption)
 	after := p.issue()
 	if bytes.Equal(before[:100], after[:100]) {
 		t.Error("the new key does not sign")
@@ -453,7 +453,7 @@ func TestRotation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	p.now = start.Add(adoption + TTL + leeway)
+	p.now = start.Add(Adoption + TTL + leeway)
 	p.issuer.Retire()
 	if n := len(p.issuer.Keys()); n != 1 {
 		t.Errorf("%d keys after the retirement", n)

@@ -34,6 +34,9 @@ type Checked struct {
 // ID returns the lease's id.
 func (k *Checked) ID() string { return k.c.Jti }
 
+// Header returns the header that the value goes into.
+func (k *Checked) Header() string { return k.scope.Header }
+
 // Check verifies token for the run that want describes, as the node itself sees it; of want only Principal and Epoch may be empty, they are taken from the
 // token. The order is the written one, the first failure is the answer, and none of it depends on a secret.
 func (o *Opener) Check(token []byte, want Scope) (*Checked, error) {

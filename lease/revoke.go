@@ -1,11 +1,12 @@
 package lease
 
 import (
+	"maps"
 	"slices"
 	"sync"
 )
 
-// View is what one side knows to be revoked. It only grows, but for Replace. Safe for concurrent use; the zero value has nothing revoked.
+// View is what one side knows to be revoked. It only grows, but for Remove and Replace. Safe for concurrent use; the zero value has nothing revoked.
 type View struct {
 	mu      sync.RWMutex
 	revoked map[string]bool // guarded by mu; by subject
@@ -32,6 +33,15 @@ func (v *View) Add(subjects []string, minPGN uint64) {
 	v.min = max(v.min, minPGN)
 }
 
+// Remove makes subjects good again.
+func (v *View) Remove(subjects []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range subjects {
+		delete(v.revoked, s)
+	}
+}
+
 // Replace sets the revoked subjects: what is not among them is good again.
 func (v *View) Replace(subjects []string, minPGN uint64) {
 	v.mu.Lock()
@@ -41,6 +51,13 @@ func (v *View) Replace(subjects []string, minPGN uint64) {
 		v.revoked[s] = true
 	}
 	v.min = max(v.min, minPGN)
+}
+
+// Subjects lists what is revoked, sorted.
+func (v *View) Subjects() []string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return slices.Sorted(maps.Keys(v.revoked))
 }
 
 // Revoked reports whether one of the subjects is revoked.
