@@ -54,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal("the body was changed")
 		}
 		if refused != nil {
-			if r != (Request{}) || refused.Status < 400 || refused.Status > 499 || refused.Code == "" || refused.Message == "" {
+			if r != (Request{}) && (r.Name != (Name{}) || r.Model == "" || ModelKey(r.Model) != foreignMark+r.Model) || refused.Status < 400 || refused.Status > 499 || refused.Code == "" || refused.Message == "" {
 				t.Fatalf("%+v with %+v", r, refused)
 			}
 			return
@@ -92,15 +92,23 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	zipped := compress(b, bigBody(10<<20))
+	fill := func(head, piece, tail string, size int) []byte {
+		return []byte(head + strings.TrimSuffix(strings.Repeat(piece, size/len(piece)), ",") + tail)
+	}
 	for _, bm := range []struct {
 		name, endpoint, encoding string
 		body                     []byte
 	}{
-		{"chat/1KB", "chat", "", bigBody(1 << 10)},
-		{"chat/image/10MB", "chat", "", bigBody(10 << 20)},
-		{"generate/context/10MB", "generate", "", bigContext(10 << 20)},
-		{"messages/zstd/10MB", "v1.messages", "zstd", zipped},
+		{"image/1KB", "chat", "", bigBody(1 << 10)},
+		{"image/1MB", "chat", "", bigBody(1 << 20)},
+		{"image/32MB", "chat", "", bigBody(32 << 20)},
+		{"image/zstd/10MB", "v1.messages", "zstd", compress(b, bigBody(10<<20))},
+		{"lines/1MB", "generate", "", fill(`{"model":"tiny","prompt":"`, `a line of a text as people write it, with some more words behind\n`, `"}`, 1<<20)},
+		{"unicode/1MB", "generate", "", fill(`{"model":"tiny","prompt":"`, `你好,世界`, `"}`, 1<<20)},
+		{"escapes/1MB", "generate", "", fill(`{"model":"tiny","prompt":"`, `\u4f60\u597d`, `"}`, 1<<20)},
+		{"messages/1MB", "chat", "", fill(`{"model":"tiny","messages":[`, `{"role": "user", "content": "what is this?"},`, `]}`, 1<<20)},
+		{"inputs/1MB", "embed", "", fill(`{"model":"tiny","input":[`, `"a sentence to be turned into numbers",`, `]}`, 1<<20)},
+		{"context/1MB", "generate", "", bigContext(1 << 20)},
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			e := row(b, bm.endpoint)

@@ -26,8 +26,12 @@ type Endpoint struct {
 	Zstd bool
 	// Blob says that the body is gigabytes and must stream, never be buffered.
 	Blob bool
+	// Foreign says that Ollama has no such endpoint, and only OpenAI-compatible
+	// providers do. Where there is none the path is as unknown as it is to Ollama:
+	// see [Match.Unknown].
+	Foreign bool
 	// Since is the first Ollama version that has the endpoint, "" for always. Older
-	// nodes answer a bare 404 and must not be asked; see [VersionAtLeast].
+	// nodes answer a bare 404 and must not be asked; see [Version.AtLeast].
 	Since string
 
 	// request is the Go type that Ollama binds the body to. It shows in Ollama's
@@ -40,6 +44,18 @@ type Endpoint struct {
 	plainName bool
 	missing   missingModel
 	absent    absentModel
+}
+
+// ServedBy reports whether a provider with this adapter, "ollama" or "openai", may have
+// the endpoint.
+func (e *Endpoint) ServedBy(adapter string) bool {
+	switch adapter {
+	case "ollama":
+		return !e.Foreign
+	case "openai":
+		return e.Class == Inference && (e.Family == OpenAI || e.Family == Anthropic)
+	}
+	return false
 }
 
 // missingModel is how an endpoint words a request without a model.
@@ -124,6 +140,36 @@ var catalogue = []Endpoint{
 	{
 		Name: "v1.messages", Method: http.MethodPost, Path: "/v1/messages", Family: Anthropic, Class: Inference, Action: Route,
 		ModelIn: ModelBody, Streams: true, Zstd: true, Since: "0.14.0", request: "anthropic.MessagesRequest",
+	},
+
+	// What vLLM, llama.cpp and OpenAI serve beside that.
+	{
+		Name: "v1.rerank", Method: http.MethodPost, Path: "/v1/rerank", Family: OpenAI, Class: Inference, Action: Route,
+		ModelIn: ModelBody, Foreign: true, request: "openai.RerankRequest",
+	},
+	{
+		Name: "v1.score", Method: http.MethodPost, Path: "/v1/score", Family: OpenAI, Class: Inference, Action: Route,
+		ModelIn: ModelBody, Foreign: true, request: "openai.ScoreRequest",
+	},
+	{
+		Name: "v1.moderations", Method: http.MethodPost, Path: "/v1/moderations", Family: OpenAI, Class: Inference, Action: Route,
+		ModelIn: ModelBody, Foreign: true, request: "openai.ModerationRequest",
+	},
+	{
+		Name: "v1.audio.speech", Method: http.MethodPost, Path: "/v1/audio/speech", Family: OpenAI, Class: Inference, Action: Route,
+		ModelIn: ModelBody, Foreign: true, request: "openai.SpeechRequest",
+	},
+	{
+		Name: "v1.audio.translations", Method: http.MethodPost, Path: "/v1/audio/translations", Family: OpenAI, Class: Inference, Action: Route,
+		ModelIn: ModelMultipart, Foreign: true,
+	},
+	{
+		Name: "v1.images.generations", Method: http.MethodPost, Path: "/v1/images/generations", Family: OpenAI, Class: Inference, Action: Route,
+		ModelIn: ModelBody, Streams: true, Foreign: true, request: "openai.ImageRequest",
+	},
+	{
+		Name: "v1.messages.count_tokens", Method: http.MethodPost, Path: "/v1/messages/count_tokens", Family: Anthropic, Class: Inference, Action: Route,
+		ModelIn: ModelBody, Foreign: true, request: "anthropic.CountTokensRequest",
 	},
 
 	// What changes one node. Blobs and the create that uses them belong together:

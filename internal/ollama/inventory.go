@@ -22,13 +22,18 @@ const (
 type Model struct {
 	Name string
 	// Raw is the entry as Ollama wrote it, without white space between tokens.
-	// Fields that are unknown today reach the client in it.
+	// Fields that are unknown today reach the client in it. For a model of another
+	// provider it is made up: see [ParseOpenAIModel].
 	Raw        json.RawMessage
 	ModifiedAt time.Time
 	Digest     string
 	// Remote says that the entry stands for a model at ollama.com: its prompts would
 	// leave the fleet on the node owner's account. [DropRemote] leaves it out.
 	Remote bool
+	// OpenAI says that an OpenAI-compatible provider has it, which knows it by Name
+	// alone, to the letter. OwnedBy is that provider's word.
+	OpenAI  bool
+	OwnedBy string
 }
 
 // Loaded is one entry of /api/ps.

@@ -28,6 +28,7 @@ type Match struct {
 type route struct {
 	get, head, post, del *Endpoint
 	allow                string
+	foreign              bool // all of them are
 }
 
 var routes = func() map[string]*route {
@@ -60,23 +61,26 @@ var routes = func() map[string]*route {
 		}
 	}
 	for _, r := range m {
-		r.allow = r.methods()
+		r.allow, r.foreign = r.methods()
 	}
 	return m
 }()
 
-// methods lists what the path allows, in the order in which Ollama lists it.
-func (r *route) methods() string {
+// methods lists what the path allows, in the order in which Ollama lists it, and says
+// whether Ollama has none of that.
+func (r *route) methods() (allow string, foreign bool) {
 	var allowed []string
+	foreign = true
 	for _, m := range []struct {
 		name string
 		e    *Endpoint
 	}{{http.MethodHead, r.head}, {http.MethodGet, r.get}, {http.MethodPost, r.post}, {http.MethodDelete, r.del}} {
 		if m.e != nil {
 			allowed = append(allowed, m.name)
+			foreign = foreign && m.e.Foreign
 		}
 	}
-	return strings.Join(allowed, ", ")
+	return strings.Join(allowed, ", "), foreign
 }
 
 // Lookup finds the endpoint for a method and a path as [url.URL.EscapedPath] gives
@@ -103,10 +107,18 @@ func Lookup(method, escapedPath string) Match {
 	case http.MethodDelete:
 		e = r.del
 	}
-	if e == nil {
+	switch {
+	case e == nil && r.foreign:
+		return Match{Family: familyOf(path), Path: path, Status: http.StatusNotFound}
+	case e == nil:
 		return Match{Family: familyOf(path), Path: path, Status: http.StatusMethodNotAllowed, Allow: r.allow}
 	}
 	return Match{Endpoint: e, Family: e.Family, Path: path, Param: param, Status: http.StatusOK}
+}
+
+// Unknown is the match of the same path where nobody has its endpoint.
+func (m Match) Unknown() Match {
+	return Match{Family: m.Family, Path: m.Path, Status: http.StatusNotFound}
 }
 
 func foldPath(path string) string {

@@ -44,7 +44,12 @@ func TestEveryCatalogueRowIsReachable(t *testing.T) {
 				check(http.MethodHead, path)
 			}
 			for _, method := range []string{"PUT", "PATCH", "OPTIONS", "CONNECT", "TRACE", "get", ""} {
-				if m := Lookup(method, path); m.Status != http.StatusMethodNotAllowed || !strings.Contains(m.Allow, row.Method) {
+				m := Lookup(method, path)
+				if row.Foreign {
+					if m.Status != http.StatusNotFound || m != Lookup(row.Method, path).Unknown() {
+						t.Errorf("%s %s: %+v", method, path, m)
+					}
+				} else if m.Status != http.StatusMethodNotAllowed || !strings.Contains(m.Allow, row.Method) {
 					t.Errorf("%s %s: status %d, Allow %q", method, path, m.Status, m.Allow)
 				}
 			}
@@ -63,6 +68,10 @@ func TestCatalogueIsConsistent(t *testing.T) {
 		switch {
 		case e.Class == Management && e.Action != Pin && e.Action != Deny:
 			t.Errorf("%s: management goes to a named node or nowhere", e.Name)
+		case e.Foreign && (e.Class != Inference || e.Method != http.MethodPost || e.Since != "" || !strings.HasPrefix(e.Path, "/v1/")):
+			t.Errorf("%s: other providers serve inference under /v1 alone, and know no version of Ollama", e.Name)
+		case e.ServedBy("ollama") == e.Foreign || e.ServedBy("openai") != (e.Class == Inference && strings.HasPrefix(e.Path, "/v1/")) || e.ServedBy("goals"):
+			t.Errorf("%s: served by the wrong adapters", e.Name)
 		case e.Class == Inference && e.Action != Route:
 			t.Errorf("%s: inference needs a node", e.Name)
 		case e.StreamByDefault && (!e.Streams || e.Family != Native):
@@ -71,7 +80,7 @@ func TestCatalogueIsConsistent(t *testing.T) {
 			t.Errorf("%s: no Go type for its errors", e.Name)
 		case familyOf(e.Path) != e.Family:
 			t.Errorf("%s: the path's family is %s", e.Name, familyOf(e.Path))
-		case e.Since != "" && VersionAtLeast("0.0.1", e.Since):
+		case e.Since != "" && ParseVersion("0.0.1").AtLeast(ParseVersion(e.Since)):
 			t.Errorf("%s: since %q is no version", e.Name, e.Since)
 		}
 	}
@@ -84,7 +93,7 @@ func TestTrickPathsAreUnknown(t *testing.T) {
 		"/api%2fpull", "/api%2Fpull", "/%2fapi/pull", "/api/pull%2f", "/API/PULL", "/Api/chat", "/api/chat;x", "/api;x/chat",
 		"/api//chat", "/api/chat//", "/api/%63hat", "/api/chat%20", "/api/chat%00", "/api/chat%", "/api/chat\\", "\\api\\chat",
 		"/api/chat?x", "/api/chat#x", "api/chat", "*", ".", "..", "/.", "/..", "http://169.254.169.254/latest", "/latest",
-		"/v1/api/tags", "/v1", "/v1/", "/api", "/api/", "/v1/messages/count_tokens", "/v1/images/generations",
+		"/v1/api/tags", "/v1", "/v1/", "/api", "/api/", "/v1/messages/batches", "/v1/images/edits", "/v1/tokenize",
 		"/v1/models//", "/v1/models//tiny", "/v1/models/tiny//", "/v1/models/.", "/v1/models/..", "/v1/models/../chat/completions",
 		"/v1/models/a/../b", "/v1/models/a/./b", "/v1/models/a//b", "/v1/models/hf.co%2FFoo%2FBar", "/v1/models/hf.co%2fFoo",
 		"/v1/models/%2e%2e", "/v1/models/a%2Eb", "/v1/models/a%252fb", "/v1/models/a%5Cb", "/v1/models/a\\b", "/v1/models/a;b",
@@ -127,6 +136,8 @@ func TestLookup(t *testing.T) {
 		{"encoded colon", "GET", "/v1/models/tiny%3Alatest", 200, "v1.model", OpenAI, "/v1/models/tiny:latest", "tiny:latest", ""},
 		{"encoded colon of a digest", "HEAD", "/api/blobs/sha256%3a00", 200, "blobs.head", Native, "/api/blobs/sha256:00", "sha256:00", ""},
 		{"models with trailing slash", "GET", "/v1/models/", 200, "v1.models", OpenAI, "/v1/models", "", ""},
+		{"what vLLM adds", "POST", "/v1/rerank/", 200, "v1.rerank", OpenAI, "/v1/rerank", "", ""},
+		{"another method of it", "GET", "/v1/rerank", 404, "", OpenAI, "/v1/rerank", "", ""},
 		{"post to a model", "POST", "/v1/models/tiny", 405, "", OpenAI, "/v1/models/tiny", "", "GET"},
 	}
 	for _, tt := range tests {

@@ -5,12 +5,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
-	"strings"
 )
 
 // MergeTags is the /api/tags of all nodes as one: each model once, whatever spellings
 // nodes use, newest first. Of several entries the newest counts, then the one whose
-// digest sorts first; its bytes are kept as they are. The result does not depend on
+// digest sorts first; its bytes are kept as they are. An entry of Ollama's counts
+// before one of another provider, which knows less. The result does not depend on
 // the order of nodes, so that a list never flickers from one call to the next. Cloud
 // stubs are not left out: see [DropRemote].
 func MergeTags(nodes [][]Model) []byte {
@@ -52,25 +52,44 @@ func MergeV1Models(nodes [][]Model) []byte {
 	return list(`{"object":"list","data":[`, raws, `]}`)
 }
 
-// V1Model is the answer to /v1/models/X, with X as it was requested.
+// V1Model is the answer to /v1/models/X, with X as it was requested. Of a provider
+// that is not Ollama it is what that one says.
 func V1Model(m Model, requested string) []byte {
+	v := v1Model{ID: requested, Object: "model", Created: m.ModifiedAt.Unix(), OwnedBy: m.OwnedBy}
+	if m.OpenAI {
+		v.ID, v.Created = m.Name, max(0, v.Created)
+		return encode(v)
+	}
 	name, err := ParseName(requested)
 	if err != nil {
 		name, _ = ParseName(m.Name)
 	}
-	return encode(struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"` // Unix seconds
-		OwnedBy string `json:"owned_by"`
-	}{requested, "model", m.ModifiedAt.Unix(), name.Namespace})
+	v.OwnedBy = name.Namespace
+	return encode(v)
 }
 
+type v1Model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"` // Unix seconds
+	OwnedBy string `json:"owned_by"`
+}
+
+// Prefer says which of two entries for one model counts: negative for a.
+func Prefer(a, b Model) int {
+	switch {
+	case a.OpenAI != b.OpenAI && b.OpenAI:
+		return -1
+	case a.OpenAI != b.OpenAI:
+		return 1
+	}
+	return cmp.Or(newest(a, b), cmp.Compare(a.Digest, b.Digest), bytes.Compare(a.Raw, b.Raw))
+}
+
+func newest(a, b Model) int { return b.ModifiedAt.Compare(a.ModifiedAt) }
+
 func mergeModels(nodes [][]Model) []keyed[Model] {
-	newest := func(a, b Model) int { return b.ModifiedAt.Compare(a.ModifiedAt) }
-	return merge(nodes, func(m Model) string { return m.Name }, func(a, b Model) int {
-		return cmp.Or(newest(a, b), cmp.Compare(a.Digest, b.Digest), bytes.Compare(a.Raw, b.Raw))
-	}, newest)
+	return merge(nodes, func(m Model) string { return m.Name }, Prefer, newest)
 }
 
 type keyed[T any] struct {
@@ -85,7 +104,7 @@ func merge[T any](nodes [][]T, name func(T) string, prefer, order func(a, b T) i
 	var merged []keyed[T]
 	for _, entries := range nodes {
 		for _, entry := range entries {
-			key := keyOf(name(entry))
+			key := ModelKey(name(entry))
 			i, ok := at[key]
 			switch {
 			case !ok:
@@ -100,14 +119,6 @@ func merge[T any](nodes [][]T, name func(T) string, prefer, order func(a, b T) i
 		return cmp.Or(order(a.value, b.value), cmp.Compare(a.key, b.key))
 	})
 	return merged
-}
-
-func keyOf(name string) string {
-	n, err := ParseName(name)
-	if err != nil {
-		return strings.ToLower(name) // not from ParseModel; still merged with its equals
-	}
-	return n.Key()
 }
 
 func list(open string, items []json.RawMessage, end string) []byte {

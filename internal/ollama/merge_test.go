@@ -122,7 +122,7 @@ func TestMergeDoesNotDependOnOrder(t *testing.T) {
 			for range rng.IntN(6) {
 				m := tag(t, names[rng.IntN(len(names))], time.Unix(int64(rng.IntN(3)), 0).UTC().Format(time.RFC3339), fmt.Sprint(rng.IntN(2)))
 				tags[i] = append(tags[i], m)
-				all[keyOf(m.Name)] = true
+				all[ModelKey(m.Name)] = true
 			}
 		}
 		for i := range ps {

@@ -137,7 +137,7 @@ func FuzzModelName(f *testing.F) {
 			return
 		}
 		key := n.Key()
-		if len(key) > 600 || key != strings.ToLower(key) || strings.ContainsAny(key, "%\\ \x00") || strings.Contains(key, "//") || strings.Contains(key, "/.") {
+		if len(key) > 600 || key != strings.ToLower(key) || strings.ContainsAny(key, "%\\ \x00") || strings.Contains(key, "//") || strings.Contains(key, "/.") || strings.HasPrefix(key, foreignMark) {
 			t.Fatalf("%q has key %q", s, key)
 		}
 		again, err := ParseName(n.String())

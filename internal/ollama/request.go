@@ -62,7 +62,7 @@ func Decode(e *Endpoint, contentType, contentEncoding string, body []byte) (Requ
 
 func decodeRun(e *Endpoint, body []byte) (Request, *Error) {
 	var b runBody
-	if refused := bind(e, body, &b); refused != nil {
+	if refused := b.read(e, body); refused != nil {
 		return Request{}, refused
 	}
 	if refused := b.Model.check(e, "model"); refused != nil {
@@ -92,7 +92,7 @@ func decodeRun(e *Endpoint, body []byte) (Request, *Error) {
 
 func decodeNamed(e *Endpoint, body []byte) (Request, *Error) {
 	var b namedBody
-	if refused := bind(e, body, &b); refused != nil {
+	if refused := b.read(e, body); refused != nil {
 		return Request{}, refused
 	}
 	if refused := b.Model.check(e, "model"); refused != nil {
@@ -113,7 +113,7 @@ func decodeNamed(e *Endpoint, body []byte) (Request, *Error) {
 
 func decodeCopy(e *Endpoint, body []byte) (Request, *Error) {
 	var b copyBody
-	if refused := bind(e, body, &b); refused != nil {
+	if refused := b.read(e, body); refused != nil {
 		return Request{}, refused
 	}
 	if refused := b.Source.check(e, "source"); refused != nil {
@@ -163,18 +163,22 @@ func (e *Endpoint) named(r Request, t text) (Request, *Error) {
 		if !ok || e.Name == "delete" && refused.Message == InvalidNameText {
 			refused = badRequest(fmt.Sprintf("name %q is invalid", r.Model))
 		}
-		return Request{}, refused
+		return r, refused
 	}
 	r.Name = name
 	return r, nil
 }
 
-// bind decodes body into v. json.Unmarshal and the json.Decoder that Ollama uses
-// differ at the end of the body alone; their words are put right here.
-func bind(e *Endpoint, body []byte, v any) *Error {
-	err := json.Unmarshal(body, v)
+// unreadable says in Ollama's words what is wrong with a body that is no object.
+// json.Unmarshal and the json.Decoder that Ollama uses differ at the end of the body
+// alone; their words are put right here.
+func unreadable(e *Endpoint, body []byte) *Error {
+	err := json.Unmarshal(body, &struct{}{})
 	if err == nil {
-		return nil
+		if string(trimSpace(body)) == "null" {
+			return nil // it sets nothing
+		}
+		return ambiguous("the body can be read in two ways") // cannot be: see FuzzDecodeAgainstJSON
 	}
 	var mismatch *json.UnmarshalTypeError
 	var syntax *json.SyntaxError

@@ -137,10 +137,29 @@ func TestDecodeRefuses(t *testing.T) {
 			if refused == nil {
 				t.Fatalf("accepted: %+v", r)
 			}
-			if got := fmt.Sprintf("%d %s %s", refused.Status, refused.Code, refused.Message); got != tt.want || r != (Request{}) {
+			if got := fmt.Sprintf("%d %s %s", refused.Status, refused.Code, refused.Message); got != tt.want || r.Name != (Name{}) || r != (Request{}) && ModelKey(r.Model)[:1] != foreignMark {
 				t.Errorf("got  %s\nwant %s\n%+v", got, tt.want, r)
 			}
 		})
+	}
+}
+
+// A name that is none of Ollama's may be another provider's.
+func TestDecodeKeepsForeignNames(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		endpoint, body string
+		want           Request
+	}{
+		{"v1.chat.completions", `{"model":"/models/foo.gguf","messages":[{}],"stream":true}`, Request{Model: "/models/foo.gguf", Stream: true}},
+		{"v1.rerank", `{"model":"accounts/x/models/y","query":"q"}`, Request{Model: "accounts/x/models/y"}},
+		{"generate", `{"model":"a b c"}`, Request{Model: "a b c", Load: true}},
+		{"show", `{"name":"a b c"}`, Request{Model: "a b c"}},
+	} {
+		r, refused := Decode(row(t, tt.endpoint), "", "", []byte(tt.body))
+		if refused == nil || refused.Message != InvalidNameText || r != tt.want {
+			t.Errorf("%s: %+v, %v", tt.body, r, refused)
+		}
 	}
 }
 

@@ -7,23 +7,36 @@ import (
 	"strings"
 )
 
-// version is X.Y.Z as numbers. 0.9 is older than 0.10.
-type version [3]int
+// Version is X.Y.Z as numbers: 0.9 is older than 0.10. The zero Version is an unknown
+// one, and what a build without a version says of itself.
+type Version [3]int
+
+// ParseVersion reads X.Y.Z as Ollama's /api/version has it; zero if it is none.
+func ParseVersion(s string) Version {
+	v, _ := parseVersion(s)
+	return v
+}
+
+// AtLeast reports whether an Ollama of this version has what came with version min.
+// An unknown version has everything: the node's answer will tell. So has every version
+// if min is unknown.
+func (v Version) AtLeast(min Version) bool {
+	return v == (Version{}) || slices.Compare(v[:], min[:]) >= 0
+}
 
 // parseVersion reads X.Y.Z with an optional "v" before and anything that begins with
 // '-' or '+' behind: a release candidate has the endpoints of its release.
-func parseVersion(s string) (v version, ok bool) {
+func parseVersion(s string) (v Version, ok bool) {
 	s = strings.TrimPrefix(strings.TrimSpace(s), "v")
 	if i := strings.IndexAny(s, "-+"); i >= 0 {
 		s = s[:i]
 	}
-	parts := strings.Split(s, ".")
-	if len(parts) != len(v) {
-		return version{}, false
-	}
-	for i, part := range parts {
-		if len(part) == 0 || len(part) > 6 || strings.Trim(part, "0123456789") != "" {
-			return version{}, false
+	for i := range v {
+		var part string
+		var more bool
+		part, s, more = strings.Cut(s, ".")
+		if more != (i < len(v)-1) || len(part) == 0 || len(part) > 6 || strings.Trim(part, "0123456789") != "" {
+			return Version{}, false
 		}
 		v[i], _ = strconv.Atoi(part) // at most six digits
 	}
@@ -36,15 +49,15 @@ func parseVersion(s string) (v version, ok bool) {
 // which some clients refuse to work, unless there is nothing else. Without any
 // version it is "".
 func LowestVersion(versions []string) string {
-	var lowest version
+	var lowest Version
 	found := false
 	for _, s := range versions {
 		v, ok := parseVersion(s)
 		if !ok {
 			continue
 		}
-		known := v != version{}
-		if !found || known && (lowest == version{} || slices.Compare(v[:], lowest[:]) < 0) {
+		known := v != Version{}
+		if !found || known && (lowest == Version{} || slices.Compare(v[:], lowest[:]) < 0) {
 			lowest = v
 		}
 		found = true
@@ -53,16 +66,4 @@ func LowestVersion(versions []string) string {
 		return ""
 	}
 	return fmt.Sprintf("%d.%d.%d", lowest[0], lowest[1], lowest[2])
-}
-
-// VersionAtLeast reports whether an Ollama of version v has what came with version
-// min. An unknown version, 0.0.0 too, has everything: the node's answer will tell.
-// So has every version if min is "".
-func VersionAtLeast(v, min string) bool {
-	has, ok := parseVersion(v)
-	needs, known := parseVersion(min)
-	if !ok || !known || has == (version{}) {
-		return true
-	}
-	return slices.Compare(has[:], needs[:]) >= 0
 }

@@ -44,8 +44,8 @@ func TestVersionAtLeast(t *testing.T) {
 		{"0.0.0", "0.13.3", true},
 	}
 	for _, tt := range tests {
-		if got := VersionAtLeast(tt.v, tt.min); got != tt.want {
-			t.Errorf("VersionAtLeast(%q, %q) = %v", tt.v, tt.min, got)
+		if got := ParseVersion(tt.v).AtLeast(ParseVersion(tt.min)); got != tt.want {
+			t.Errorf("%q at least %q: %v", tt.v, tt.min, got)
 		}
 	}
 }
