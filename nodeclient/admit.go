@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -80,12 +81,13 @@ func modelKey(model string) string {
 // admission is a run that was let in.
 type admission struct {
 	target   *target
+	lease    *lease.Checked // nil: without a credential
 	endpoint *ollama.Endpoint
 	release  func()
 }
 
 // admit decides at once whether the node takes a run. after, if not nil, is to be called once the refusal has been written.
-func (c *Client) admit(r *tunnel.NodeRun) (a admission, refusal *tunnel.Refused, after func()) {
+func (c *Client) admit(r *tunnel.NodeRun, v *vault) (a admission, refusal *tunnel.Refused, after func()) {
 	o := r.Open
 	t := c.targetFor(o)
 	switch {
@@ -93,12 +95,18 @@ func (c *Client) admit(r *tunnel.NodeRun) (a admission, refusal *tunnel.Refused,
 		return a, elsewhere(tunnel.CodeUnsupportedKind, "this node serves no typed runs"), nil
 	case t == nil:
 		return a, elsewhere(tunnel.CodeUnknownTarget, "no such target here"), nil
-	case r.Lease != nil:
-		return a, never(tunnel.CodeBadRun, "this node opens no leases"), nil
 	}
 	a.target = t
 	if a.endpoint = c.allow.permits(o.Method, string(o.Path)); a.endpoint == nil {
 		return a, never(tunnel.CodeNotAllowed, "this node's owner does not allow it"), nil
+	}
+	if r.Lease != nil {
+		// Before the credit: a bad lease never takes capacity. It is opened once the provider is connected.
+		k, err := v.check(r, t)
+		if err != nil {
+			return a, never(leaseCode(err), ""), nil
+		}
+		a.lease = k
 	}
 	if !o.Credit {
 		if c.places.Add(1) > maxPlaces {

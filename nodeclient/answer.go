@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +30,10 @@ var pieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 func (x *run) answer(ctx context.Context, resp *adapter.Response) {
 	buf := pieces.Get().(*[pieceSize]byte)
 	defer pieces.Put(buf)
+	if x.echoes(resp.Headers) {
+		x.end(tunnel.Failed, tunnel.CodeBadProvider, errEcho)
+		return
+	}
 	var body io.Reader = resp.Body
 	if x.declined(resp.Status) {
 		if resp.Status == http.StatusNotFound {
@@ -50,6 +55,13 @@ func (x *run) answer(ctx context.Context, resp *adapter.Response) {
 		return
 	}
 	x.copy(ctx, resp, body, buf[:], !whole)
+}
+
+var errEcho = errors.New("the head of the answer repeats the credential")
+
+// echoes tells whether headers of an answer hold the credential that the run was given.
+func (x *run) echoes(hs []adapter.Header) bool {
+	return slices.ContainsFunc(hs, func(h adapter.Header) bool { return x.mark.In(h.Value) || x.mark.In(h.Name) })
 }
 
 // declined tells whether a status says, on an endpoint that any node could serve, that this provider did not run the request: it does not
@@ -106,7 +118,7 @@ func (x *run) completed(resp *adapter.Response, used ollama.Usage) {
 	if used != (ollama.Usage{}) {
 		t.Usage = &tunnel.Usage{InputTokens: used.Input, OutputTokens: used.Output}
 	}
-	if resp.Trailers != nil {
+	if resp.Trailers != nil && !x.echoes(resp.Trailers()) {
 		t.Trailers = headers(resp.Trailers())
 	}
 	x.finish(t)

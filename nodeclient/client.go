@@ -84,6 +84,9 @@ type Config struct {
 	Targets []Target
 	// Demo is off when empty.
 	Demo DemoMode
+	// LeaseIssuers pins the gateways' lease issuers by the RFC 7638 thumbprint of their keys: leases of others are refused, and so is a gateway that
+	// announces others. Empty: the keys that a gateway announces on its session are believed.
+	LeaseIssuers []string
 	// Allow permits management endpoints, as METHOD:PATH.
 	Allow []string
 	// Grace is how long open runs may go on once the node drains; 0 is 30 s, below 0 none.

@@ -2,6 +2,7 @@ package nodeclient
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -41,7 +42,7 @@ func (k told) next(targets []*target, limits *tunnel.Limits) (frames [][]*tunnel
 }
 
 func (s *snapshot) same(o *snapshot) bool {
-	return s == o || s.reachable == o.reachable && s.withdrawn == o.withdrawn && s.freed == o.freed && sameInventory(&s.Inventory, &o.Inventory)
+	return s == o || s.reachable == o.reachable && s.locked == o.locked && s.withdrawn == o.withdrawn && s.freed == o.freed && sameInventory(&s.Inventory, &o.Inventory)
 }
 
 // fit returns the snapshots of targets, cut to what the gateway takes from one node: more would end the session.
@@ -84,9 +85,9 @@ func parts(t *target, old, now *snapshot) (out []part) {
 		if old == nil || old.withdrawn {
 			return nil
 		}
-		return []part{{&tunnel.Target{Name: t.name, Adapter: t.kind, Gone: true}, targetSize}}
+		return []part{{&tunnel.Target{Name: t.name, Adapter: t.kind, Origin: t.adapter.Origin(), Gone: true}, targetSize}}
 	}
-	fresh := old == nil || old.withdrawn
+	fresh := old == nil || old.withdrawn || old.locked && !now.locked // the gateway may have learned of models that are not there
 	if fresh {
 		old = &snapshot{}
 	}
@@ -130,10 +131,11 @@ type builder struct {
 // open begins a message. Each carries all that is short: in proto3 an absent flag is a false one.
 func (b *builder) open() {
 	m := &tunnel.Target{
-		Name: b.t.name, Adapter: b.t.kind, Version: b.now.Version[:min(len(b.now.Version), maxText)], Reachable: b.now.reachable,
+		Name: b.t.name, Adapter: b.t.kind, Origin: b.t.adapter.Origin(), Reachable: b.now.reachable, Locked: b.now.locked,
+		Version: strings.ToValidUTF8(b.now.Version[:min(len(b.now.Version), maxText)], ""),                         // a cut may go through a character
 		Credits: &tunnel.Credits{PerModel: uint32(b.t.credits.perModel), PerTarget: uint32(b.t.credits.perTarget)}, //nolint:gosec // bounded
 	}
-	b.parts = append(b.parts, part{m, targetSize + len(m.Name) + len(m.Adapter) + len(m.Version)})
+	b.parts = append(b.parts, part{m, targetSize + len(m.Name) + len(m.Adapter) + len(m.Origin) + len(m.Version)})
 }
 
 func (b *builder) msg() *tunnel.Target { return b.parts[len(b.parts)-1].msg }

@@ -103,10 +103,10 @@ func (look lookup) eachAddress(ctx context.Context, gateway string, prefer netip
 }
 
 // dial opens and registers a session.
-func (l *link) dial(ctx context.Context, id *pki.Identity, events tunnel.Events) (s *tunnel.NodeSession, err error) {
+func (l *link) dial(ctx context.Context, id *pki.Identity, v *vault, events tunnel.Events) (s *tunnel.NodeSession, err error) {
 	err = l.c.lookup.eachAddress(ctx, l.addr, l.good, func(ctx context.Context, addr netip.AddrPort) error {
 		s, err = tunnel.Dial(ctx, tunnel.DialConfig{
-			Identity: id, Addr: net.UDPAddrFromAddrPort(addr), Register: l.register(id), Handler: l.c, Events: events,
+			Identity: id, Addr: net.UDPAddrFromAddrPort(addr), Register: l.register(id, v), Handler: v, Events: events,
 		})
 		if err == nil {
 			l.good = addr
@@ -130,9 +130,10 @@ func (l *link) otherFleet(id *pki.Identity, err error) error {
 		"away and join with a new token, `caddy fairway token --node %s`: %w", l.c.cfg.StateDir, id.ID.Name, err)
 }
 
-func (l *link) register(id *pki.Identity) *tunnel.Register {
+func (l *link) register(id *pki.Identity, v *vault) *tunnel.Register {
 	r := &tunnel.Register{
 		Node: id.ID.Name, Instance: l.c.instance, Watermark: l.c.marks.of(l.addr), Software: l.c.cfg.Software, Labels: l.c.cfg.Labels,
+		RecipientKey: v.key(),
 	}
 	for _, t := range l.c.targets {
 		r.Adapters = append(r.Adapters, &tunnel.Adapter{Target: t.name, Kind: t.kind})

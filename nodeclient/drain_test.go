@@ -23,7 +23,7 @@ func TestDrainFinishesOpenRuns(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	eventually(t, 5*time.Second, "draining", func() bool { return s.State() == tunnel.StateDraining })
-	if late, err := s.Lane().OpenRun(context.Background(), &tunnel.RunOpen{Run: "late", Attempt: 1, Generation: s.Generation(), Kind: tunnel.KindTunnel}, nil, nil); err == nil {
+	if late, err := s.Lane().OpenRun(context.Background(), &tunnel.RunOpen{Run: "late", Attempt: 1, Generation: s.Generation(), Kind: tunnel.KindTunnel}, nil, nil, nil); err == nil {
 		if res := collect(late); res.refused.GetCode() != tunnel.CodeDraining {
 			t.Errorf("a run after the drain: %+v", res)
 		}

@@ -122,7 +122,7 @@ func open(t testing.TB, s *tunnel.Session, change func(*tunnel.RunOpen)) *tunnel
 	if change != nil {
 		change(o)
 	}
-	r, err := s.Lane().OpenRun(context.Background(), o, nil, nil)
+	r, err := s.Lane().OpenRun(context.Background(), o, nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,8 +43,8 @@ func (l *link) tell(s *tunnel.NodeSession, known told) error {
 	return nil
 }
 
-// probeAll asks the providers that are not known to be there, all at once, for at most probeTimeout. What is known of the others is at most
-// probeEvery old, and a busy one may be slow to say it again.
+// probeAll asks the providers that are not known to be there, all at once, for at most probeTimeout. What is known of the others is as old as
+// their watch lets it be, and a busy one may be slow to say it again.
 func (c *Client) probeAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, t := range c.targets {
@@ -52,7 +52,7 @@ func (c *Client) probeAll(ctx context.Context) {
 			continue
 		}
 		wg.Go(func() {
-			t.probe(ctx, probedWithin)
+			t.probe(ctx, max(probedWithin, t.cadence.gap))
 			if v := t.view(); !v.reachable && !v.withdrawn {
 				c.log.Warn("target does not answer; it is offered once it does", zap.String("target", t.name), zap.String("origin", t.adapter.Origin()))
 			}

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -46,6 +47,7 @@ type gateway struct {
 	limits   *tunnel.Limits                         // guarded by mu
 	issue    func(pki.ID, []byte) ([][]byte, error) // guarded by mu
 	proved   int                                    // guarded by mu: renewals of expired leaves
+	ahead    atomic.Int64                           // by how many nanoseconds its clock is fast
 }
 
 func newGateway(t testing.TB) *gateway {
@@ -72,6 +74,9 @@ func newGatewayOf(t testing.TB, ca *pki.SelfSigned) *gateway {
 	t.Cleanup(func() { _ = g.listener().Close(tunnel.CloseNone, "test over") })
 	return g
 }
+
+// now is the gateway's clock.
+func (g *gateway) now() time.Time { return time.Now().Add(time.Duration(g.ahead.Load())) }
 
 // socket can fall silent.
 type socket struct {
@@ -100,7 +105,7 @@ func (g *gateway) start(addr string) {
 		g.t.Fatal(err)
 	}
 	st := &tunnel.Settings{
-		Gateway: "gw1", Identity: func() (*pki.Identity, error) { return g.id, nil }, Registrar: g, Enroller: g, Log: zap.NewNop(),
+		Gateway: "gw1", Epoch: 9, Identity: func() (*pki.Identity, error) { return g.id, nil }, Registrar: g, Enroller: g, Log: zap.NewNop(), Now: g.now,
 	}
 	sock := &socket{PacketConn: pc}
 	ln, err := tunnel.Listen(sock, tunnel.ListenConfig{StatelessResetKey: [32]byte{1}, TokenKey: [32]byte{2}, Settings: func() *tunnel.Settings { return st }})
@@ -188,9 +193,14 @@ func (g *gateway) registers() []*tunnel.Register {
 	return append([]*tunnel.Register(nil), g.register...)
 }
 
-func (g *gateway) Changed(*tunnel.Session) {}
-func (g *gateway) Gone(s *tunnel.Session)  { g.gone <- s }
-func (g *gateway) Fenced(string)           {}
+func (g *gateway) Changed(*tunnel.Session)    {}
+func (g *gateway) Registered(*tunnel.Session) {}
+func (g *gateway) Recipient(_ *tunnel.Session, k *tunnel.RecipientKey) error {
+	return lease.CheckRecipient(k.Kem, k.PublicKey)
+}
+
+func (g *gateway) Gone(s *tunnel.Session) { g.gone <- s }
+func (g *gateway) Fenced(string)          {}
 func (g *gateway) Renew(_ context.Context, id pki.ID, csr []byte) ([][]byte, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,14 +8,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
-// ServeRun implements tunnel.Handler: admit, connect, accept, ask, answer.
-func (c *Client) ServeRun(ctx context.Context, r *tunnel.NodeRun) {
-	a, refusal, after := c.admit(r)
+// serveRun serves a run of v's session: admit, connect, open the lease, accept, ask, answer.
+func (c *Client) serveRun(ctx context.Context, r *tunnel.NodeRun, v *vault) {
+	a, refusal, after := c.admit(r, v)
 	if refusal != nil {
 		_ = r.Refuse(refusal)
 		if after != nil {
@@ -37,7 +40,8 @@ func (c *Client) ServeRun(ctx context.Context, r *tunnel.NodeRun) {
 	})
 	defer release()
 	defer context.AfterFunc(ctx, release)()
-	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, start: time.Now(), release: release}
+	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, vault: v, lease: a.lease, start: time.Now(), release: release}
+	defer x.recovered()
 	x.serve(ctx)
 }
 
@@ -46,6 +50,9 @@ type run struct {
 	*tunnel.NodeRun
 	target   *target
 	endpoint *ollama.Endpoint
+	vault    *vault
+	lease    *lease.Checked // nil: without a credential
+	mark     lease.Mark     // of the credential, for the answer
 	start    time.Time
 	release  func() // gives the credit back; called before the run's last frame, again without effect
 	body     requestBody
@@ -65,18 +72,29 @@ func (x *run) serve(ctx context.Context) {
 		defer stop()
 		defer x.watchDeadline(ctx)()
 	}
-	conn, err := x.target.adapter.Connect(ctx, false)
+	conn, err := x.target.adapter.Connect(ctx, x.lease != nil)
 	x.connected.Store(micros(x.start))
 	if err != nil {
 		x.unreachable(ctx, err)
 		return
 	}
 	defer conn.Close()
+	req := x.request()
+	if x.lease != nil {
+		secret, err := x.vault.open(x.lease)
+		if err != nil {
+			x.refuse(never(leaseCode(err), ""))
+			return
+		}
+		defer secret.Clear()
+		x.mark = secret.Mark()
+		req.Credential = &injection{x.lease.Header(), secret}
+	}
 	if err := x.Accept(); err != nil {
 		x.fail(ctx, err)
 		return
 	}
-	resp, err := conn.Do(ctx, x.request())
+	resp, err := conn.Do(ctx, req)
 	if err != nil {
 		x.noAnswer(ctx, err)
 		return
@@ -84,6 +102,23 @@ func (x *run) serve(ctx context.Context) {
 	defer resp.Body.Close() //nolint:errcheck // only read
 	x.firstByte.Store(micros(x.start))
 	x.answer(ctx, resp)
+}
+
+// injection is a credential as an adapter takes it.
+type injection struct {
+	header string
+	*lease.Secret
+}
+
+func (i *injection) Header() string        { return i.header }
+func (i *injection) Line() ([]byte, error) { return i.Secret.Line(i.header) }
+
+// recovered ends a run after a fault of ours, so that it has its one terminal and the others go on.
+func (x *run) recovered() {
+	if p := recover(); p != nil {
+		x.vault.c.log.Error("a fault in a run", zap.Any("panic", p), zap.StackSkip("stack", 1))
+		x.end(tunnel.Failed, tunnel.CodeInternal, nil)
+	}
 }
 
 // watchDeadline sends the terminal when the deadline passes, even while a read of the request's body hangs: it ends that read. The function

@@ -108,7 +108,11 @@ func (l *link) once(ctx context.Context, b *backoff) error {
 		return err
 	}
 	leave := make(chan string, 1)
-	s, err := l.dial(ctx, id, tunnel.Events{Drain: func(reason string, goes bool) { l.asked(leave, reason, goes) }})
+	v, err := l.c.newVault(id.ID)
+	if err != nil {
+		return err
+	}
+	s, err := l.dial(ctx, id, v, v.events(tunnel.Events{Drain: func(reason string, goes bool) { l.asked(leave, reason, goes) }}))
 	if err != nil {
 		return err
 	}
@@ -117,6 +121,9 @@ func (l *link) once(ctx context.Context, b *backoff) error {
 		<-s.Done()
 	}()
 	l.wasIn, l.rejected, l.renewed = true, nil, false
+	if err := v.attach(s); err != nil {
+		return err
+	}
 	l.set(stateRegistered, s, nil)
 	l.registered(s)
 	known := make(told, len(l.c.targets))
@@ -127,7 +134,7 @@ func (l *link) once(ctx context.Context, b *backoff) error {
 	l.said = ""
 	l.set(stateReady, s, nil)
 	l.log.Info("ready", zap.String("gateway", s.Gateway()), zap.Uint64("generation", s.Generation()))
-	return l.keep(ctx, s, id, known, leave)
+	return l.keep(ctx, s, v, id, known, leave)
 }
 
 // registered remembers the generation and compares the clocks.
@@ -155,7 +162,7 @@ func (c *Client) checkClock(gateway time.Time) {
 }
 
 // keep serves until the session, the node or the certificate ends.
-func (l *link) keep(ctx context.Context, s *tunnel.NodeSession, id *pki.Identity, known told, leave <-chan string) error {
+func (l *link) keep(ctx context.Context, s *tunnel.NodeSession, v *vault, id *pki.Identity, known told, leave <-chan string) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	life := l.lifetime(s, id)
@@ -175,6 +182,9 @@ func (l *link) keep(ctx context.Context, s *tunnel.NodeSession, id *pki.Identity
 			}
 			sleep(ctx, sayGap)
 		case now := <-tick.C:
+			if err := v.turn(now); err != nil {
+				return err
+			}
 			if again := l.outlived(s, id, life, now); again != nil {
 				return again
 			}

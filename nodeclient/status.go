@@ -43,6 +43,7 @@ type TargetStatus struct {
 	Name      string        `json:"name"`
 	Adapter   string        `json:"adapter"`
 	Reachable bool          `json:"reachable"`
+	Locked    bool          `json:"locked"` // lists its models only for a credential
 	Models    []string      `json:"models"`
 	Credits   CreditsStatus `json:"credits"`
 }
@@ -78,7 +79,7 @@ func (c *Client) Status() Status {
 			continue
 		}
 		ts := TargetStatus{
-			Name: t.name, Adapter: t.kind, Reachable: v.reachable, Models: []string{},
+			Name: t.name, Adapter: t.kind, Reachable: v.reachable, Locked: v.locked, Models: []string{},
 			Credits: CreditsStatus{Granted: t.credits.perTarget, Free: t.credits.perTarget - t.credits.inUse()},
 		}
 		for _, m := range v.Models {

@@ -1,24 +1,32 @@
 package nodeclient
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/fairway-edge/fairway/nodeclient/adapter"
 	"github.com/fairway-edge/fairway/nodeclient/adapter/ollama"
+	"github.com/fairway-edge/fairway/nodeclient/adapter/openai"
 )
 
 const (
 	// defaultLoaded is Ollama's OLLAMA_MAX_LOADED_MODELS on a CPU and for each GPU.
 	defaultLoaded = 3
-	maxCredits    = 4096 // per model and per target; the gateway takes 65536
+	// openaiCredits is what an OpenAI server is taken to do at once for one model: it batches, or is a cloud.
+	openaiCredits = 32
+	// openaiModels is for how many models at once it does that: as with Ollama this bounds the whole, here the node's connections and what one
+	// node may ask of a cloud's account.
+	openaiModels = 4
+	maxCredits   = 4096 // per model and per target; the gateway takes 65536
 	// OllamaTarget is the name of the target that --ollama gives.
 	OllamaTarget = "ollama"
 )
 
 // Targets reads targets as `fairway-node run` and `embedded_node` spell them: ollamaURL, or "off", is the target "ollama"; targets are
-// NAME=ADAPTER:URL; credits are N for all, or TARGET=N. What is not said is taken from Ollama's own environment variables OLLAMA_NUM_PARALLEL
-// and OLLAMA_MAX_LOADED_MODELS, by getenv.
+// NAME=ADAPTER:URL, with adapter ollama or openai; credits are N for all, or TARGET=N. What is not said is 32 for adapter openai, and else taken
+// from Ollama's own environment variables OLLAMA_NUM_PARALLEL and OLLAMA_MAX_LOADED_MODELS, by getenv.
 func Targets(ollamaURL string, targets, credits []string, getenv func(string) string) ([]Target, error) {
 	var out []Target
 	if ollamaURL != "" && ollamaURL != "off" {
@@ -47,23 +55,26 @@ func parseTarget(spec string) (Target, error) {
 	name, rest, ok := strings.Cut(spec, "=")
 	kind, url, ok2 := strings.Cut(rest, ":")
 	if !ok || !ok2 || name == "" || len(name) > 63 || strings.ContainsAny(name, " \t\r\n") {
-		return Target{}, fmt.Errorf("target %q: want NAME=ollama:URL, such as gpu2=ollama:http://127.0.0.1:11435", spec)
+		return Target{}, fmt.Errorf("target %q: want NAME=ADAPTER:URL, such as gpu2=ollama:http://127.0.0.1:11435 or vllm=openai:http://127.0.0.1:8000", spec)
 	}
+	var a adapter.Adapter
+	var err error
 	switch kind {
 	case "ollama":
-	case "openai", "goals":
-		return Target{}, fmt.Errorf("target %q: adapter %s is not in this version; want ollama", spec, kind)
+		a, err = ollama.New(name, url)
+	case "openai":
+		a, err = openai.New(name, url)
+	case "goals":
+		err = fmt.Errorf("target %q: adapter %s is not in this version; want ollama or openai", spec, kind)
 	default:
-		return Target{}, fmt.Errorf("target %q: unknown adapter %q; want ollama", spec, kind)
+		err = fmt.Errorf("target %q: unknown adapter %q; want ollama or openai", spec, kind)
 	}
-	a, err := ollama.New(name, url)
 	return Target{Adapter: a}, err
 }
 
 // grant fills in the credits.
 func grant(targets []Target, credits []string, getenv func(string) string) error {
-	all := fromEnv(getenv, "OLLAMA_NUM_PARALLEL", 1)
-	loaded := fromEnv(getenv, "OLLAMA_MAX_LOADED_MODELS", defaultLoaded)
+	all := 0 // not said
 	one := make(map[string]int)
 	for _, c := range credits {
 		name, number, named := strings.Cut(c, "=")
@@ -81,18 +92,24 @@ func grant(targets []Target, credits []string, getenv func(string) string) error
 		one[name] = n
 	}
 	for i := range targets {
-		name := targets[i].Adapter.Target()
-		n, ok := one[name]
-		if !ok {
-			n = all
-		}
-		delete(one, name)
-		targets[i].PerModel, targets[i].PerTarget = n, min(n*loaded, max(n, maxCredits))
+		t := &targets[i]
+		n, models := byDefault(t.Adapter.Kind(), getenv)
+		n = cmp.Or(one[t.Adapter.Target()], all, n)
+		delete(one, t.Adapter.Target())
+		t.PerModel, t.PerTarget = n, min(n*models, max(n, maxCredits))
 	}
 	for name := range one {
 		return fmt.Errorf("credits for %s: there is no such target", name)
 	}
 	return nil
+}
+
+// byDefault returns how many runs a provider takes at once for one model, and for how many models at once.
+func byDefault(kind string, getenv func(string) string) (n, models int) {
+	if kind == "openai" {
+		return openaiCredits, openaiModels
+	}
+	return fromEnv(getenv, "OLLAMA_NUM_PARALLEL", 1), fromEnv(getenv, "OLLAMA_MAX_LOADED_MODELS", defaultLoaded)
 }
 
 // fromEnv reads one of Ollama's own numbers; 0 and what is no number mean "as Ollama sees fit".

@@ -17,22 +17,37 @@ import (
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 )
 
-// Times of the inventory watch. A probe costs Ollama 1 to 2 ms a request (facts/ollama-api.md, section 5).
+// Times of the inventory watch.
 const (
-	probeEvery   = 2 * time.Second        // when nothing happens
-	probeDown    = time.Second            // while the provider does not answer
+	probeGap     = 50 * time.Millisecond  // the least time between two probes
 	probeSoon    = 250 * time.Millisecond // after a run has ended: what is loaded has changed
-	probeGap     = 50 * time.Millisecond  // the least time between two
 	soonFor      = 1500 * time.Millisecond
 	probeTimeout = 5 * time.Second
 	// probeFailures in a row, with no run in progress, make a provider unreachable. A busy one may answer nothing but its runs for long.
 	probeFailures = 3
 )
 
+// cadence is how often a provider is asked what it holds.
+type cadence struct {
+	every   time.Duration // when nothing happens
+	down    time.Duration // after a failure; twice as long after each further one,
+	downMax time.Duration // but no longer than this
+	gap     time.Duration // the least time before a run's answer makes us ask again
+	loads   bool          // runs change what is loaded, and the provider tells
+}
+
+// cadences are by adapter. A probe costs Ollama 1 to 2 ms a request (facts/ollama-api.md, section 5), and its models come and go. An OpenAI
+// server may be a cloud: somebody else's machine, with a long list that hardly changes.
+var cadences = map[string]cadence{
+	"ollama": {every: 2 * time.Second, down: time.Second, downMax: time.Second, gap: probeGap, loads: true},
+	"openai": {every: 30 * time.Second, down: time.Second, downMax: 30 * time.Second, gap: 10 * time.Second},
+}
+
 // snapshot is what is known of a target. It is never changed once published.
 type snapshot struct {
 	adapter.Inventory
 	reachable bool
+	locked    bool   // the last answer was that it lists its models only for a credential
 	withdrawn bool   // not offered (now): the demo, when a real provider has answered
 	freed     uint64 // grows when gateways must hear that there is a free credit
 }
@@ -44,14 +59,17 @@ type target struct {
 	kind    string
 	adapter adapter.Adapter
 	credits *credits
+	cadence cadence
 	standIn bool // offered only while no other target has answered since start
 
 	now      atomic.Pointer[snapshot]
 	runs     atomic.Int32
-	answered atomic.Bool // a probe has succeeded since start
-	again    atomic.Bool // repeat the word of a freed credit once
-	soon     chan struct{}
-	at       chan struct{}
+	answered atomic.Bool   // a probe has succeeded since start
+	again    atomic.Bool   // repeat the word of a freed credit once
+	missed   atomic.Int32  // probes that failed in a row
+	soon     chan struct{} // asks for a probe in a moment; nil where runs change nothing
+	at       chan struct{} // asks for one at once
+	wake     chan struct{} // the pause is to be another
 
 	mu sync.Mutex // guards replacing now
 
@@ -73,7 +91,14 @@ func (c *Client) addTarget(t Target, standIn bool) error {
 	}
 	n := &target{
 		client: c, name: name, kind: t.Adapter.Kind(), adapter: t.Adapter, credits: newCredits(perModel, max(perTarget, perModel)),
-		standIn: standIn, soon: make(chan struct{}, 1), at: make(chan struct{}, 1),
+		standIn: standIn, at: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	}
+	var known bool
+	if n.cadence, known = cadences[n.kind]; !known {
+		return fmt.Errorf("target %q: unknown adapter %q", name, n.kind)
+	}
+	if n.cadence.loads {
+		n.soon = make(chan struct{}, 1)
 	}
 	n.now.Store(&snapshot{})
 	c.targets = append(c.targets, n)
@@ -109,10 +134,14 @@ func (t *target) watch(ctx context.Context) {
 	eager := time.Time{}
 	for {
 		timer := time.NewTimer(t.pause(eager))
+		gap := probeGap
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
+		case <-t.wake:
+			timer.Stop()
+			continue
 		case <-t.soon:
 			eager = time.Now().Add(soonFor)
 			timer.Stop()
@@ -121,26 +150,29 @@ func (t *target) watch(ctx context.Context) {
 			}
 		case <-t.at:
 			timer.Stop()
+			gap = t.cadence.gap
 		case <-timer.C:
 		}
-		t.probe(ctx, probeGap)
+		t.probe(ctx, gap)
 		if t.again.Swap(false) {
 			t.update(func(s *snapshot) bool { s.freed++; return true })
 		}
 	}
 }
 
+// pause is how long to wait for the next probe.
 func (t *target) pause(eager time.Time) time.Duration {
+	missed := t.missed.Load()
 	switch {
 	case time.Now().Before(eager):
 		return probeSoon
-	case !t.view().reachable:
-		return probeDown
+	case missed > 0 || !t.view().reachable:
+		return min(t.cadence.down<<min(max(missed-1, 0), 10), t.cadence.downMax)
 	}
-	return probeEvery
+	return t.cadence.every
 }
 
-// poke asks for a probe: at once, or after a moment.
+// poke puts a word into a channel that holds one.
 func poke(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -162,26 +194,37 @@ func (t *target) probe(ctx context.Context, fresh time.Duration) {
 		return
 	}
 	t.probed = time.Now()
-	if err != nil {
+	locked := errors.Is(err, adapter.ErrUnauthorized)
+	if err != nil && !locked {
+		t.missed.Add(1)
 		t.probeFailed(err)
 		return
 	}
+	if locked {
+		inv = adapter.Inventory{}
+	}
+	t.missed.Store(0)
 	t.failures = 0
 	t.noteSkipped(inv.Skipped)
-	t.arrived(inv)
+	t.arrived(inv, locked)
 }
 
-func (t *target) arrived(inv adapter.Inventory) {
+// arrived takes what a provider has answered. One that is locked has told nothing but that it is there.
+func (t *target) arrived(inv adapter.Inventory, locked bool) {
 	withdrawn := t.standIn && t.client.anyAnswered()
-	was := t.view().reachable
+	was := t.view()
 	t.update(func(s *snapshot) bool {
-		if s.reachable && s.withdrawn == withdrawn && sameInventory(&s.Inventory, &inv) {
+		if s.reachable && s.locked == locked && s.withdrawn == withdrawn && sameInventory(&s.Inventory, &inv) {
 			return false
 		}
-		s.Inventory, s.reachable, s.withdrawn = inv, true, withdrawn
+		s.Inventory, s.reachable, s.locked, s.withdrawn = inv, true, locked, withdrawn
 		return true
 	})
-	if !was && !withdrawn {
+	switch {
+	case withdrawn || was.reachable && was.locked == locked:
+	case locked:
+		t.client.log.Info("target asks for a credential", zap.String("target", t.name), zap.String("origin", t.adapter.Origin()))
+	default:
 		t.client.log.Info("target is reachable", zap.String("target", t.name), zap.String("version", inv.Version), zap.Int("models", len(inv.Models)))
 	}
 	if !t.answered.Swap(true) && !t.standIn {
@@ -223,6 +266,7 @@ func (t *target) down(err error) {
 		t.client.log.Warn("target is unreachable", zap.String("target", t.name), zap.String("origin", t.adapter.Origin()), zap.Error(err))
 		return true
 	})
+	poke(t.wake)
 }
 
 // noteSkipped logs unusable entries of an inventory, once.

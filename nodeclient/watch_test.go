@@ -195,7 +195,7 @@ func TestRefusedConnectIsNotATimeout(t *testing.T) {
 func TestDeltas(t *testing.T) {
 	t.Parallel()
 	c := &Client{}
-	tg := &target{client: c, name: "ollama", kind: "ollama", credits: newCredits(1, 3)}
+	tg := &target{client: c, name: "ollama", kind: "ollama", adapter: newProvider(), credits: newCredits(1, 3)}
 	models := func(n, size int) (out []adapter.Model) {
 		for i := range n {
 			name := fmt.Sprintf("m%04d", i)
@@ -229,8 +229,8 @@ func TestDeltas(t *testing.T) {
 	total := 0
 	for i, m := range ms {
 		total += len(m.Models)
-		if m.Reset_ != (i == 0) || !m.Reachable || m.Credits == nil {
-			t.Errorf("message %d: reset %v reachable %v", i, m.Reset_, m.Reachable)
+		if m.Reset_ != (i == 0) || !m.Reachable || m.Locked || m.Credits == nil || m.Origin != "http://provider.test:1" {
+			t.Errorf("message %d: %v", i, &tunnel.Target{Reset_: m.Reset_, Reachable: m.Reachable, Locked: m.Locked, Origin: m.Origin})
 		}
 	}
 	if total != 1000 || frames < 3 {
@@ -243,8 +243,24 @@ func TestDeltas(t *testing.T) {
 	if ms, _ := next(nil); len(ms[0].Removed) != 1000 {
 		t.Errorf("removed %d", len(ms[0].Removed))
 	}
+	put(snapshot{reachable: true, Inventory: adapter.Inventory{Version: strings.Repeat("x", 511) + "é"}})
+	if ms, _ := next(nil); ms[0].Version != strings.Repeat("x", 511) {
+		t.Errorf("a cut version: %q", ms[0].Version)
+	}
+	put(snapshot{reachable: true, locked: true})
+	if ms, _ := next(nil); len(ms) != 1 || !ms[0].Locked || !ms[0].Reachable {
+		t.Errorf("locked: %v", ms)
+	}
+	put(snapshot{locked: true})
+	if ms, _ := next(nil); len(ms) != 1 || !ms[0].Locked || ms[0].Reachable {
+		t.Errorf("down: %v", ms)
+	}
+	put(snapshot{reachable: true, Inventory: adapter.Inventory{Models: models(2, 1)}})
+	if ms, _ := next(nil); len(ms) != 1 || ms[0].Locked || !ms[0].Reset_ || len(ms[0].Models) != 2 {
+		t.Errorf("open again: %v", ms)
+	}
 	put(snapshot{withdrawn: true})
-	if ms, _ := next(nil); len(ms) != 1 || !ms[0].Gone {
+	if ms, _ := next(nil); len(ms) != 1 || !ms[0].Gone || ms[0].Origin == "" {
 		t.Errorf("%v", ms)
 	}
 	put(snapshot{reachable: true, Inventory: adapter.Inventory{Models: models(50, 60<<10)}})

@@ -24,7 +24,11 @@ type conn struct {
 func (c *conn) Close() { c.used = true }
 
 func (c *conn) Do(ctx context.Context, r *adapter.Request) (*adapter.Response, error) {
-	if c.used {
+	switch {
+	case r.Credential != nil:
+		r.Credential.Clear()
+		return nil, notSent(errors.New("the demo takes no credential"))
+	case c.used:
 		return nil, notSent(errors.New("connection already used"))
 	}
 	c.used = true

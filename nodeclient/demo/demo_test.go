@@ -231,3 +231,27 @@ func TestConnIsForOneRequest(t *testing.T) {
 		t.Errorf("Connect after the end: %v", err)
 	}
 }
+
+// credential counts how often it was cleared.
+type credential struct{ asked, cleared int }
+
+func (c *credential) Header() string        { return "Authorization" }
+func (c *credential) Line() ([]byte, error) { c.asked++; return nil, nil }
+func (c *credential) Clear()                { c.cleared++ }
+
+func TestTheDemoTakesNoCredential(t *testing.T) {
+	t.Parallel()
+	c, err := New().Connect(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time the connection is used
+		cred := new(credential)
+		r := post("/api/chat", `{"model":"demo","messages":[{}]}`)
+		r.Credential = cred
+		if _, err := c.Do(t.Context(), r); !errors.Is(err, adapter.ErrNotSent) || cred.asked != 0 || cred.cleared == 0 {
+			t.Errorf("%v, asked %d times, cleared %d times", err, cred.asked, cred.cleared)
+		}
+		c.Close()
+	}
+}

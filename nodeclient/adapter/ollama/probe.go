@@ -5,16 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	api "github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 )
-
-// maxInventory bounds each of the probe's answers. A thousand models are about
-// half a MiB of /api/tags.
-const maxInventory = 8 << 20
 
 // Probe asks for tags, loaded models and version, on connections of its own so
 // that it takes none from a run. Models that would
@@ -24,19 +19,19 @@ const maxInventory = 8 << 20
 func (a *Adapter) Probe(ctx context.Context) (adapter.Inventory, error) {
 	var inv adapter.Inventory
 	if err := a.probeTags(ctx, &inv); err != nil {
-		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.origin, err)
+		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.Origin(), err)
 	}
 	if err := a.probeLoaded(ctx, &inv); err != nil {
-		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.origin, err)
+		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.Origin(), err)
 	}
 	if err := a.probeVersion(ctx, &inv); err != nil {
-		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.origin, err)
+		return adapter.Inventory{}, fmt.Errorf("probing %s: %w", a.Origin(), err)
 	}
 	return inv, nil
 }
 
 func (a *Adapter) probeTags(ctx context.Context, inv *adapter.Inventory) error {
-	status, body, err := a.get(ctx, "/api/tags")
+	status, body, err := a.Get(ctx, "/api/tags")
 	if err != nil {
 		return err
 	}
@@ -57,7 +52,7 @@ func (a *Adapter) probeTags(ctx context.Context, inv *adapter.Inventory) error {
 }
 
 func (a *Adapter) probeLoaded(ctx context.Context, inv *adapter.Inventory) error {
-	status, body, err := a.get(ctx, "/api/ps")
+	status, body, err := a.Get(ctx, "/api/ps")
 	if err != nil || status != http.StatusOK {
 		return err
 	}
@@ -73,7 +68,7 @@ func (a *Adapter) probeLoaded(ctx context.Context, inv *adapter.Inventory) error
 }
 
 func (a *Adapter) probeVersion(ctx context.Context, inv *adapter.Inventory) error {
-	status, body, err := a.get(ctx, "/api/version")
+	status, body, err := a.Get(ctx, "/api/version")
 	if err != nil || status != http.StatusOK {
 		return err
 	}
@@ -83,26 +78,4 @@ func (a *Adapter) probeVersion(ctx context.Context, inv *adapter.Inventory) erro
 	}
 	inv.Version = v.Version
 	return nil
-}
-
-func (a *Adapter) get(ctx context.Context, path string) (int, []byte, error) {
-	c, err := a.dial(ctx)
-	if err != nil {
-		return 0, nil, err
-	}
-	x := &exchange{a: a, c: c}
-	defer x.Close()
-	resp, err := x.Do(ctx, &adapter.Request{Method: http.MethodGet, Path: path})
-	if err != nil {
-		return 0, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxInventory+1))
-	if err != nil {
-		return 0, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if len(body) > maxInventory {
-		return 0, nil, fmt.Errorf("%s: over %d bytes", path, maxInventory)
-	}
-	return resp.Status, body, nil
 }

@@ -17,7 +17,7 @@ func TestProbe(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{Models: []string{"t-echo:latest", "hf.co/A/B-GGUF:Q4", "big:120b-cloud"}, Version: "0.32.15"})
 	a := newAdapter(t, s.URL())
-	ask(t, a, chat(tinyChat)) // loads it
+	chat(t, a) // loads it
 	inv, err := a.Probe(t.Context())
 	if err != nil || inv.Skipped != nil {
 		t.Fatal(err, inv.Skipped)
@@ -77,7 +77,7 @@ func TestProbeEndsWithItsContext(t *testing.T) {
 	if _, err := a.Probe(within(t, 50*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
-	if resp, _ := ask(t, a, chat(tinyChat)); resp.Status != 200 {
-		t.Errorf("status %d", resp.Status)
+	if status, _ := chat(t, a); status != 200 {
+		t.Errorf("status %d", status)
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +25,7 @@ func runNode(env *environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	noCore()
 	log, err := newLog(env, s)
 	if err != nil {
 		return err
@@ -51,14 +54,16 @@ func (s *settings) nodeConfig(env *environment, log *zap.Logger) (cfg nodeclient
 	if len(s.gateways) == 0 {
 		return cfg, usagef("no gateway: give --gateway HOST:PORT, or FAIRWAY_GATEWAY")
 	}
-	if len(s.issuers) > 0 {
-		return cfg, usagef("lease-issuer: leases are not in this version")
+	for _, t := range s.issuers {
+		if raw, err := base64.RawURLEncoding.Strict().DecodeString(t); err != nil || len(raw) != sha256.Size {
+			return cfg, usagef("lease-issuer %q: want the RFC 7638 thumbprint of an issuer key, 43 characters", t)
+		}
 	}
 	if s.grace < 0 {
 		return cfg, usagef("grace %s: want 0 or more", s.grace)
 	}
 	cfg = nodeclient.Config{
-		Gateways: s.gateways, StateDir: s.stateDir, Software: version, Demo: nodeclient.DemoMode(s.demo), Allow: s.allow, Grace: s.grace, Log: log,
+		Gateways: s.gateways, StateDir: s.stateDir, Software: version, Demo: nodeclient.DemoMode(s.demo), Allow: s.allow, LeaseIssuers: s.issuers, Grace: s.grace, Log: log,
 	}
 	if s.grace == 0 {
 		cfg.Grace = -1

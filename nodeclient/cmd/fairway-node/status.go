@@ -50,7 +50,10 @@ func printStatus(w io.Writer, s *nodeclient.Status) error {
 	p("\nTARGET\tADAPTER\tREACHABLE\tMODELS\tCREDITS FREE\n")
 	for _, g := range s.Targets {
 		reachable := "no"
-		if g.Reachable {
+		switch {
+		case g.Reachable && g.Locked:
+			reachable = "locked"
+		case g.Reachable:
 			reachable = "yes"
 		}
 		p("%s\t%s\t%s\t%d\t%d of %d\n", g.Name, g.Adapter, reachable, len(g.Models), g.Credits.Free, g.Credits.Granted)

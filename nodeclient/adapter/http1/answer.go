@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"errors"
@@ -133,7 +133,7 @@ func (b *answer) Read(p []byte) (int, error) {
 		b.err = io.EOF
 	default:
 		b.x.fail()
-		b.err = fmt.Errorf("reading answer of %s: %w", b.x.a.origin, b.x.reason(err))
+		b.err = fmt.Errorf("reading answer of %s: %w", b.x.s.origin, b.x.reason(err))
 	}
 	return n, b.err
 }

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"errors"
@@ -10,12 +10,16 @@ import (
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 )
 
-// appendHead appends the request's head to b. Host is the server's own address,
-// never the caller's: Ollama on loopback answers a foreign Host with 403
-// (ollama/ollama#3269). An error names no header's value.
-func appendHead(b []byte, host string, r *adapter.Request) ([]byte, error) {
+// appendHead appends the request's head to b, but for its last, empty line. Host
+// is the server's own address, never the caller's: Ollama on loopback answers a
+// foreign Host with 403 (ollama/ollama#3269). An error names no header's value.
+func appendHead(b []byte, host string, r *adapter.Request, last bool) ([]byte, error) {
 	if err := checkLine(r); err != nil {
 		return b, err
+	}
+	injected := ""
+	if r.Credential != nil {
+		injected = r.Credential.Header()
 	}
 	b = append(b, r.Method...)
 	b = append(b, ' ')
@@ -31,7 +35,7 @@ func appendHead(b []byte, host string, r *adapter.Request) ([]byte, error) {
 		if !validValue(h.Value) {
 			return b, fmt.Errorf("bad value of header %s", h.Name)
 		}
-		if dropRequestHeader(h.Name) || holds(nominated, h.Name) {
+		if dropRequestHeader(h.Name) || holds(nominated, h.Name) || sameHeader(h.Name, injected) {
 			continue
 		}
 		b = append(b, h.Name...)
@@ -39,8 +43,10 @@ func appendHead(b []byte, host string, r *adapter.Request) ([]byte, error) {
 		b = append(b, h.Value...)
 		b = append(b, "\r\n"...)
 	}
-	b = appendFraming(b, r)
-	return append(b, "\r\n"...), nil
+	if last {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return appendFraming(b, r), nil
 }
 
 func checkLine(r *adapter.Request) error {
@@ -98,17 +104,15 @@ func holds(names []string, name string) bool {
 // server. The gateway has dropped them already; a gateway with a fault must not
 // be able to send them either. Host and the framing are written by appendHead.
 // Expect has no use: the body is sent without waiting. Origin and its kin would
-// make Ollama's CORS layer refuse the request, and credentials would travel on
-// to ollama.com if the model turned out to be remote.
+// make Ollama's CORS layer refuse the request.
 func dropRequestHeader(name string) bool {
 	var buf [64]byte
-	low := lower(buf[:0], name)
+	low := fold(buf[:0], name)
 	switch string(low) {
-	case "host", "content-length", "expect",
-		"origin", "referer", "authorization", "x-api-key", "cookie", "forwarded":
+	case "origin", "referer", "forwarded":
 		return true
 	}
-	return hopByHop(low) || hasPrefix(low, "access-control-request-") || hasPrefix(low, "sec-fetch-") ||
+	return frames(low) || credential(low) || hasPrefix(low, "access-control-request-") || hasPrefix(low, "sec-fetch-") ||
 		hasPrefix(low, "x-fairway-") || hasPrefix(low, "x-forwarded-")
 }
 
@@ -116,8 +120,18 @@ func dropRequestHeader(name string) bool {
 // and CORS, which is the gateway's to answer.
 func dropResponseHeader(name string) bool {
 	var buf [64]byte
-	low := lower(buf[:0], name)
+	low := fold(buf[:0], name)
 	return hopByHop(low) || hasPrefix(low, "access-control-")
+}
+
+// frames tells the names that say where a request goes, where it ends, and
+// what is for this connection alone.
+func frames(low []byte) bool {
+	switch string(low) {
+	case "host", "content-length", "expect":
+		return true
+	}
+	return hopByHop(low)
 }
 
 func hopByHop(low []byte) bool {
@@ -131,15 +145,28 @@ func hopByHop(low []byte) bool {
 
 func hasPrefix(b []byte, p string) bool { return len(b) >= len(p) && string(b[:len(p)]) == p }
 
-func lower(b []byte, s string) []byte {
-	for i := range len(s) {
-		c := s[i]
-		if 'A' <= c && c <= 'Z' {
+// fold appends name as a server may read it: in lower case, and with a hyphen
+// for an underscore, which CGI and its heirs cannot tell apart.
+func fold(b []byte, name string) []byte {
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case 'A' <= c && c <= 'Z':
 			c += 'a' - 'A'
+		case c == '_':
+			c = '-'
 		}
 		b = append(b, c)
 	}
 	return b
+}
+
+func sameHeader(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	var x, y [64]byte
+	return string(fold(x[:0], a)) == string(fold(y[:0], b))
 }
 
 // isToken is RFC 9110 section 5.6.2.
@@ -154,7 +181,7 @@ func isToken(s string) bool {
 }
 
 // validValue refuses CR, LF, NUL and every other control byte but the tab.
-func validValue(s string) bool {
+func validValue[T string | []byte](s T) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false

@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package ollama
+package http1
 
 import "syscall"
 

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"bufio"
@@ -24,7 +24,7 @@ func fault(t *testing.T, kind string, r *adapter.Request) (*adapter.Response, []
 	if err := s.SetFault(fakeollama.Fault{Kind: kind, Times: 1}); err != nil {
 		t.Fatal(err)
 	}
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	resp, err := do(t.Context(), a, r)
 	if err != nil {
 		return nil, nil, err, s
@@ -109,7 +109,7 @@ func TestResponseHeaders(t *testing.T) {
 func TestBytesAfterAnAnswerNeverReachTheNext(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	for range 20 {
 		if err := s.SetFault(fakeollama.Fault{Kind: "extra", Times: 1}); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestEarlyAnswer(t *testing.T) {
 	body, w := io.Pipe() // more never comes
 	go w.Write(make([]byte, 1000))
 	t.Cleanup(func() { w.Close() })
-	resp, b := ask(t, newAdapter(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/blobs/x", Body: body, Length: -1})
+	resp, b := ask(t, newServer(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/blobs/x", Body: body, Length: -1})
 	if resp.Status != 413 || !strings.Contains(b, "too large") {
 		t.Errorf("status %d, body %q", resp.Status, b)
 	}
@@ -143,7 +143,7 @@ func TestFailingSourceCutsTheRequest(t *testing.T) {
 	for _, length := range []int64{-1, maxInline * 2} {
 		s := fakeollama.Start(t, fakeollama.Options{})
 		src := io.MultiReader(strings.NewReader(strings.Repeat("x", 1000)), failing{})
-		_, err := do(t.Context(), newAdapter(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/chat", Body: src, Length: length})
+		_, err := do(t.Context(), newServer(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/chat", Body: src, Length: length})
 		if err == nil || errors.Is(err, adapter.ErrNotSent) || !strings.Contains(err.Error(), "stream reset") {
 			t.Errorf("length %d: error %v", length, err)
 		}
@@ -158,7 +158,7 @@ func TestBodyWithoutDeclaredEnd(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{"", "a", "short"} {
 		s := fakeollama.Start(t, fakeollama.Options{})
-		_, err := do(t.Context(), newAdapter(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/chat",
+		_, err := do(t.Context(), newServer(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/chat",
 			Body: strings.NewReader(part), Length: maxInline + 1})
 		if !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("body of %d of %d bytes: %v", len(part), maxInline+1, err)
@@ -173,7 +173,7 @@ func FuzzAnswer(f *testing.F) {
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", "HTTP/1.1 999 X\r\n\r\n", "HTTP/2.0 200 OK\r\n\r\n"} {
 		f.Add([]byte(s))
 	}
-	a, err := New("ollama", "http://127.0.0.1:1")
+	a, err := New("ollama", "http://127.0.0.1:1", "")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func FuzzAnswer(f *testing.F) {
 			far.Write(raw)
 			far.Close()
 		}()
-		x := &exchange{a: a, c: newConn(near, near)}
+		x := &exchange{s: a, c: newConn(near, near), own: true}
 		resp, err := x.Do(t.Context(), &adapter.Request{Method: "GET", Path: "/"})
 		if err != nil {
 			near.Close()

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"context"
@@ -17,17 +17,20 @@ import (
 // wait for the server, and most requests need no goroutine.
 const maxInline = 64 << 10
 
-// errUsed is a fault of the caller.
-var errUsed = errors.New("connection already used")
+// Faults of the caller.
+var (
+	errUsed   = errors.New("connection already used")
+	errShared = errors.New("a credential needs a connection of its own")
+)
 
 // exchange is one request on one connection: the adapter.Conn that Connect
 // returns, and the body of its answer. The connection goes back to the pool
 // exactly if the request was sent whole, the answer was read to its end, and
 // nothing of the server asks for a close.
 type exchange struct {
-	a      *Adapter
-	c      *conn
-	pooled bool // false: close the connection whatever happens
+	s   *Server
+	c   *conn
+	own bool // close the connection whatever happens
 
 	ctx    context.Context
 	stop   func() bool  // ends the watch on ctx; false: it has fired
@@ -52,19 +55,22 @@ func (x *exchange) Close() {
 // Do implements adapter.Conn. A body of at most 64 KiB and known length is
 // read before the first byte is sent: if its source fails, nothing ran.
 func (x *exchange) Do(ctx context.Context, r *adapter.Request) (*adapter.Response, error) {
+	if r.Credential != nil {
+		defer r.Credential.Clear() // whatever happens; open does it long before the answer comes
+	}
 	if x.begun {
-		return nil, fmt.Errorf("asking %s: %w: %w", x.a.origin, adapter.ErrNotSent, errUsed)
+		return nil, fmt.Errorf("asking %s: %w: %w", x.s.origin, adapter.ErrNotSent, errUsed)
 	}
 	x.begun, x.ctx = true, ctx
 	x.stop = context.AfterFunc(ctx, x.c.shut)
 	if err := x.open(r); err != nil {
 		x.fail()
-		return nil, fmt.Errorf("asking %s: %w: %w", x.a.origin, adapter.ErrNotSent, x.reason(err))
+		return nil, fmt.Errorf("asking %s: %w: %w", x.s.origin, adapter.ErrNotSent, x.reason(err))
 	}
 	resp, err := x.readAnswer(r.Method)
 	if err != nil {
 		x.fail()
-		return nil, fmt.Errorf("asking %s: %w", x.a.origin, x.reason(err))
+		return nil, fmt.Errorf("asking %s: %w", x.s.origin, x.reason(err))
 	}
 	return resp, nil
 }
@@ -73,12 +79,17 @@ func (x *exchange) Do(ctx context.Context, r *adapter.Request) (*adapter.Respons
 // one. Its errors mean that no byte was written. A write that failed half-way
 // is no error yet: the server may have answered before it hung up.
 func (x *exchange) open(r *adapter.Request) error {
+	if r.Credential != nil && !x.own {
+		return errShared
+	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	head, err := appendHead((*buf)[:0], x.a.host, r)
+	head, err := appendHead((*buf)[:0], x.s.host, r, x.own)
 	if err != nil {
 		return err
 	}
+	end := len(head)
+	head = append(head, "\r\n"...)
 	inline := r.Body != nil && r.Length >= 0 && r.Length <= maxInline
 	if inline {
 		if head, err = appendBody(head, r); err != nil {
@@ -89,7 +100,12 @@ func (x *exchange) open(r *adapter.Request) error {
 	if err := x.ctx.Err(); err != nil { // the watch may not have run yet
 		return err
 	}
-	n, err := x.c.Write(head)
+	var n int64
+	if r.Credential == nil {
+		n, err = written(x.c.Write(head))
+	} else {
+		n, err = x.inject(head[:end], head[end:], r.Credential)
+	}
 	switch {
 	case err != nil && n == 0:
 		return err
@@ -101,6 +117,8 @@ func (x *exchange) open(r *adapter.Request) error {
 	}
 	return nil
 }
+
+func written(n int, err error) (int64, error) { return int64(n), err }
 
 func appendBody(b []byte, r *adapter.Request) ([]byte, error) {
 	h, n := len(b), int(r.Length)
@@ -212,8 +230,8 @@ func (x *exchange) finish(reuse bool) {
 		return
 	}
 	// Without a true from stop, the watch may close the connection any moment.
-	if x.stop() && x.pooled && reuse && x.sent.Load() && x.c.br.Buffered() == 0 {
-		x.a.idle.put(x.c)
+	if x.stop() && !x.own && reuse && x.sent.Load() && x.c.br.Buffered() == 0 {
+		x.s.idle.put(x.c)
 		return
 	}
 	x.c.shut()

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func TestIdleCloseLosesNothing(t *testing.T) {
 		t.Run(gap.String(), func(t *testing.T) {
 			t.Parallel()
 			s := fakeollama.Start(t, fakeollama.Options{IdleClose: 50 * time.Millisecond})
-			a := newAdapter(t, s.URL())
+			a := newServer(t, s.URL())
 			for i := range 60 {
 				id := fmt.Sprint(i)
 				if resp, _ := ask(t, a, chat(tinyChat, adapter.Header{Name: "X-Test-Id", Value: id})); resp.Status != 200 {
@@ -45,7 +45,7 @@ func TestIdleCloseLosesNothing(t *testing.T) {
 func TestBurstReusesConnections(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	used := map[int]bool{}
 	for range 50 {
 		ask(t, a, chat(tinyChat))
@@ -72,7 +72,7 @@ func TestTakeLeavesDeadConnections(t *testing.T) {
 		t.Skip("no look at sockets here")
 	}
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	ask(t, a, chat(tinyChat))
 	s.Down()
 	if err := s.Up(); err != nil {
@@ -86,7 +86,7 @@ func TestTakeLeavesDeadConnections(t *testing.T) {
 func TestNeverPooled(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	pooled := func(what string) {
 		t.Helper()
 		if n := a.idle.len(); n != 0 {
@@ -121,7 +121,7 @@ func TestNeverPooled(t *testing.T) {
 func TestConnIsForOneRequest(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	c, err := a.Connect(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"bufio"
@@ -29,14 +29,16 @@ func TestRequestHeaders(t *testing.T) {
 		{Name: "origin", Value: "https://app.example.org"}, {Name: "Referer", Value: "https://app.example.org/"},
 		{Name: "Access-Control-Request-Method", Value: "POST"}, {Name: "Sec-Fetch-Site", Value: "cross-site"},
 		{Name: "Authorization", Value: "Bearer k"}, {Name: "Proxy-Authorization", Value: "Basic k"},
-		{Name: "X-API-Key", Value: "k"}, {Name: "Cookie", Value: "k"},
+		{Name: "X-API-Key", Value: "k"}, {Name: "Cookie", Value: "k"}, {Name: "x_api_key", Value: "k"}, {Name: "X_Fairway_Node", Value: "n"},
+		{Name: "api-key", Value: "k"}, {Name: "X-Goog-Api-Key", Value: "k"}, {Name: "Cookie2", Value: "k"}, {Name: "X-Auth-Token", Value: "k"},
+		{Name: "X-Amz-Security-Token", Value: "k"}, {Name: "Ocp-Apim-Subscription-Key", Value: "k"}, {Name: "OpenAI-Organization", Value: "o"},
 		{Name: "X-Fairway-Session", Value: "s"}, {Name: "Forwarded", Value: "for=1"}, {Name: "X-Forwarded-For", Value: "1"},
 		{Name: "Connection", Value: "keep-alive, X-Hop-Req"}, {Name: "X-Hop-Req", Value: "1"}, {Name: "Keep-Alive", Value: "1"},
 		{Name: "TE", Value: "trailers"}, {Name: "Upgrade", Value: "h2c"}, {Name: "Proxy-Connection", Value: "keep-alive"},
 		{Name: "Transfer-Encoding", Value: "chunked"}, {Name: "Content-Length", Value: "1"}, {Name: "Expect", Value: "100-continue"},
 		{Name: "Accept-Encoding", Value: "gzip"}, {Name: "x-Odd-CASE", Value: "kept \tas it is"}, {Name: "X-Twice", Value: "1"}, {Name: "X-Twice", Value: "2"},
 	}
-	resp, _ := ask(t, newAdapter(t, s.URL()), chat(tinyChat, sent...))
+	resp, _ := ask(t, newServer(t, s.URL()), chat(tinyChat, sent...))
 	if resp.Status != 200 {
 		t.Errorf("status %d", resp.Status)
 	}
@@ -53,7 +55,7 @@ func TestRequestHeaders(t *testing.T) {
 func TestBadRequestIsNotSent(t *testing.T) {
 	t.Parallel()
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	h := func(name, value string) *adapter.Request {
 		return chat(tinyChat, adapter.Header{Name: name, Value: value})
 	}
@@ -97,11 +99,11 @@ func FuzzAppendHead(f *testing.F) {
 		if length != 0 {
 			r.Body = strings.NewReader("")
 		}
-		b, err := appendHead(nil, "127.0.0.1:11434", r)
+		b, err := appendHead(nil, "127.0.0.1:11434", r, false)
 		if err != nil {
 			return
 		}
-		br := bufio.NewReader(strings.NewReader(string(b)))
+		br := bufio.NewReader(strings.NewReader(string(b) + "\r\n"))
 		req, err := http.ReadRequest(br)
 		if err != nil {
 			return // refused by the server whole: harmless

@@ -1,6 +1,6 @@
 //go:build !linux && !darwin
 
-package ollama
+package http1
 
 // alive cannot look at a socket without waiting here; the short idle time has
 // to do.

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"bytes"
@@ -59,7 +59,7 @@ var smallAnswer = "HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=ut
 	"Content-Length: 400\r\n\r\n" + strings.Repeat("x", 400)
 
 func BenchmarkSmall(b *testing.B) {
-	a := newAdapter(b, canned(b, smallAnswer))
+	a := newServer(b, canned(b, smallAnswer))
 	b.ReportAllocs()
 	buf := make([]byte, 64<<10)
 	for b.Loop() {
@@ -90,7 +90,7 @@ func BenchmarkSmallHTTPClient(b *testing.B) {
 
 func BenchmarkDial(b *testing.B) {
 	s := fakeollama.Start(b, fakeollama.Options{})
-	a := newAdapter(b, s.URL())
+	a := newServer(b, s.URL())
 	b.ReportAllocs()
 	for b.Loop() {
 		c, err := a.Connect(b.Context(), false)
@@ -109,7 +109,7 @@ func BenchmarkStreams(b *testing.B) {
 	if err := s.SetFault(fakeollama.Fault{Kind: "endless"}); err != nil {
 		b.Fatal(err)
 	}
-	a := newAdapter(b, s.URL())
+	a := newServer(b, s.URL())
 	bodies := make([]io.ReadCloser, streams)
 	for i := range bodies {
 		resp, err := do(b.Context(), a, chat(tinyChat))
@@ -135,7 +135,7 @@ func BenchmarkStreams(b *testing.B) {
 func BenchmarkFlood(b *testing.B) {
 	const size = 16 << 20
 	answer := "HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n" + strings.Repeat("F", size)
-	a := newAdapter(b, canned(b, answer))
+	a := newServer(b, canned(b, answer))
 	b.SetBytes(size)
 	b.ReportAllocs()
 	buf := make([]byte, 64<<10)
@@ -151,7 +151,7 @@ func BenchmarkFlood(b *testing.B) {
 }
 
 func BenchmarkParallel(b *testing.B) {
-	a := newAdapter(b, canned(b, smallAnswer))
+	a := newServer(b, canned(b, smallAnswer))
 	bufs := sync.Pool{New: func() any { return make([]byte, 64<<10) }}
 	b.ReportAllocs()
 	b.SetParallelism(16)

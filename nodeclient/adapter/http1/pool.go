@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"bufio"
@@ -36,6 +36,7 @@ type conn struct {
 	br       *bufio.Reader   // reads from this conn; nil once given back
 	left     int             // bytes that the head may still take; -1: not reading a head
 	readErr  error           // the first error of the connection itself
+	secret   bool            // a credential went over it; only the reading goroutine's
 	since    time.Time       // guarded by pool.mu: idle since
 }
 
@@ -54,13 +55,25 @@ func newConn(nc, raw net.Conn) *conn {
 // block behind a pending write. Safe at any time, from any goroutine.
 func (c *conn) shut() { c.raw.Close() }
 
-// recycle gives the read buffer back. Only for the goroutine that reads.
+// recycle gives the read buffer back. Only for the goroutine that reads. A
+// server may have sent the credential back; then the buffer is overwritten.
 func (c *conn) recycle() {
 	if c.br != nil {
+		if c.secret {
+			c.br.Reset(zeros{})
+			_, _ = c.br.Peek(c.br.Size())
+		}
 		c.br.Reset(nil)
 		readers.Put(c.br)
 		c.br = nil
 	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }
 
 // pool keeps idle connections, the latest on top. It has no goroutine: a timer

@@ -1,4 +1,4 @@
-package ollama
+package http1
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func waitGone(t *testing.T, s *fakeollama.Server, since time.Time) {
 func TestCancelStream(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
 	ctx, cancel := context.WithCancelCause(t.Context())
-	resp, err := do(ctx, newAdapter(t, s.URL()), chat(`{"model":"t-tick","messages":[{}],"t_ms":2000}`))
+	resp, err := do(ctx, newServer(t, s.URL()), chat(`{"model":"t-tick","messages":[{}],"t_ms":2000}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestCancelBeforeTheFirstByte(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			failed := make(chan error, 1)
 			go func() {
-				_, err := do(ctx, newAdapter(t, s.URL()), chat(body))
+				_, err := do(ctx, newServer(t, s.URL()), chat(body))
 				failed <- err
 			}()
 			if _, err := s.Wait(within(t, 5*time.Second), func(r fakeollama.Record) bool { return r.Executed }); err != nil {
@@ -75,7 +75,7 @@ func TestCancelBeforeTheFirstByte(t *testing.T) {
 
 func TestCloseHangsUp(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
-	resp, err := do(t.Context(), newAdapter(t, s.URL()), chat(`{"model":"t-tick","messages":[{}],"t_ms":2000}`))
+	resp, err := do(t.Context(), newServer(t, s.URL()), chat(`{"model":"t-tick","messages":[{}],"t_ms":2000}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestCancelWhileSending(t *testing.T) {
 	context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) }) // as the run's stream does
 	failed := make(chan error, 1)
 	go func() {
-		_, err := do(ctx, newAdapter(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/blobs/x", Body: body, Length: -1})
+		_, err := do(ctx, newServer(t, s.URL()), &adapter.Request{Method: "POST", Path: "/api/blobs/x", Body: body, Length: -1})
 		failed <- err
 	}()
 	w.Write(make([]byte, 100))
@@ -116,7 +116,7 @@ func TestCancelWhileSending(t *testing.T) {
 
 func TestEndedContextSendsNothing(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
-	c, err := newAdapter(t, s.URL()).Connect(t.Context(), false)
+	c, err := newServer(t, s.URL()).Connect(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestEndedContextSendsNothing(t *testing.T) {
 // must stay open until the answer's end: an idle model waits long.
 func TestNoHalfClose(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	body := []byte(`{"model":"t-slowload","messages":[{"content":"` + strings.Repeat("x", maxInline) + `"}],"t_s":0.3}`)
 	for _, length := range []int64{-1, int64(len(body))} {
 		resp, text := ask(t, a, &adapter.Request{Method: "POST", Path: "/api/chat", Body: bytes.NewReader(body), Length: length})
@@ -152,7 +152,7 @@ func TestNoHalfClose(t *testing.T) {
 // Runs that are canceled leave no goroutine behind.
 func TestNoGoroutineStays(t *testing.T) {
 	s := fakeollama.Start(t, fakeollama.Options{})
-	a := newAdapter(t, s.URL())
+	a := newServer(t, s.URL())
 	before := runtime.NumGoroutine()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())

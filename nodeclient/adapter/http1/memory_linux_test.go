@@ -1,0 +1,196 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairway-edge/fairway/nodeclient/adapter"
+)
+
+// Threat T15: after its requests a process holds no copy of a credential,
+// whatever of its memory one reads. The requests run in a child, for in this
+// process the provider holds copies; and the child gets the credential
+// scrambled, so that it stands only where the child puts it.
+func TestNoCredentialInMemory(t *testing.T) {
+	t.Parallel()
+	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "+canary) {
+			t.Error("no credential came")
+		}
+		io.Copy(io.Discard, r.Body)
+	})
+	plain, sealed := httptest.NewServer(echo), httptest.NewUnstartedServer(echo)
+	sealed.Config.ErrorLog = log.New(io.Discard, "", 0)
+	sealed.StartTLS()
+	t.Cleanup(func() { plain.Close(); sealed.Close() })
+	for name, tc := range map[string]struct {
+		url  string
+		keep string
+		want bool
+	}{
+		"tcp":                {url: plain.URL},
+		"tls":                {url: sealed.URL},
+		"the scan finds one": {url: plain.URL, keep: "yes", want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if raceDetector && name == "tls" {
+				t.Skip("with the race detector a pool loses buffers at random, also between a head and its line")
+			}
+			root := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: sealed.Certificate().Raw})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestMemoryOfAChild$", "-test.v")
+			cmd.Env = append(os.Environ(), "MEMORY_URL="+tc.url, "MEMORY_KEEP="+tc.keep, "MEMORY_ROOT="+string(root))
+			in, _ := cmd.StdinPipe()
+			out, _ := cmd.StdoutPipe()
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			in.Write(scramble([]byte(canary)))
+			said := ""
+			lines := bufio.NewScanner(out)
+			for lines.Scan() && lines.Text() != "sent" {
+				said += lines.Text() + "\n"
+			}
+			if lines.Text() != "sent" {
+				cmd.Wait()
+				t.Fatalf("the child failed:\n%s", said)
+			}
+			copies, size := scan(t, cmd.Process.Pid, []byte(canary[:16]))
+			in.Close()
+			io.Copy(io.Discard, out)
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("child: %v", err)
+			}
+			if (copies > 0) != tc.want {
+				t.Errorf("%d copies in %d bytes of memory", copies, size)
+			}
+		})
+	}
+}
+
+func scramble(b []byte) []byte {
+	out := make([]byte, len(b))
+	for i, c := range b {
+		out[i] = c ^ 0xa5
+	}
+	return out
+}
+
+// page is a credential in memory outside the heap, as a lease keeps it.
+type page struct{ p, line []byte }
+
+func (*page) Header() string          { return "Authorization" }
+func (s *page) Line() ([]byte, error) { return s.line, nil }
+func (s *page) Clear()                { clear(s.p) }
+func (s *page) set(scrambled []byte) {
+	s.line = s.line[:copy(s.p, "Authorization: Bearer ")]
+	s.add(scrambled)
+}
+func (s *page) add(scrambled []byte) {
+	for _, c := range scrambled {
+		s.line = append(s.line, c^0xa5)
+	}
+	s.line = append(s.line, '\r', '\n')
+}
+
+// TestMemoryOfAChild is the child of TestNoCredentialInMemory.
+func TestMemoryOfAChild(t *testing.T) {
+	url := os.Getenv("MEMORY_URL")
+	if url == "" {
+		t.Skip("only as a child")
+	}
+	a := newServer(t, url)
+	if a.tls != nil {
+		a.tls.RootCAs = x509.NewCertPool()
+		a.tls.RootCAs.AppendCertsFromPEM([]byte(os.Getenv("MEMORY_ROOT")))
+	}
+	scrambled := make([]byte, len(canary))
+	if _, err := io.ReadFull(os.Stdin, scrambled); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cred := &page{p: mem, line: mem[:0]}
+	for i := range 20 {
+		cred.set(bytes.Repeat(scrambled, 1+i%10*4)) // up to 900 bytes: longer than the head
+		r := chat(strings.Repeat("x", i*10<<10))    // small and large
+		if i%5 == 4 {
+			r.Length = -1
+		}
+		c, err := a.Connect(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i >= 10 { // the second collection empties every pool
+			runtime.GC()
+			runtime.GC()
+		}
+		resp, err := c.Do(t.Context(), &adapter.Request{Method: r.Method, Path: r.Path, Body: r.Body, Length: r.Length, Credential: cred})
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	kept := ""
+	if os.Getenv("MEMORY_KEEP") != "" {
+		cred.set(scrambled)
+		kept = string(cred.line)
+		cred.Clear()
+	}
+	fmt.Println("sent")
+	io.Copy(io.Discard, os.Stdin) // until it was scanned
+	if kept == "impossible" {
+		t.Error(kept)
+	}
+}
+
+// scan counts what in another process's memory, as far as that can be written.
+func scan(t *testing.T, pid int, what []byte) (copies, size int) {
+	t.Helper()
+	proc := "/proc/" + strconv.Itoa(pid)
+	mem, err := os.Open(proc + "/mem")
+	if err != nil {
+		t.Skipf("the memory of a child cannot be read here: %v", err)
+	}
+	defer mem.Close()
+	maps, err := os.ReadFile(proc + "/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 30 // what is longer is the race detector's
+	buf := make([]byte, 1<<20)
+	for m := range strings.Lines(string(maps)) {
+		var from, to uint64
+		var mode string
+		if n, _ := fmt.Sscanf(m, "%x-%x %s", &from, &to, &mode); n != 3 || !strings.HasPrefix(mode, "rw") || to-from > most {
+			continue
+		}
+		for at := from; at < to; at += uint64(len(buf) - len(what) + 1) {
+			n, _ := mem.ReadAt(buf[:min(uint64(len(buf)), to-at)], int64(at))
+			copies += bytes.Count(buf[:n], what)
+			size += n
+		}
+	}
+	return copies, size
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// noCore does something on Linux only.
+func noCore() {}
