@@ -38,6 +38,12 @@ const (
 	maxGone = 4096
 )
 
+// The adapters whose models a fleet lists.
+const (
+	adapterOllama = "ollama"
+	adapterOpenAI = "openai"
+)
+
 // Config is what a Fleet needs.
 type Config struct {
 	// Gateway is this gateway's name.
@@ -56,9 +62,13 @@ type Fleet struct {
 
 	mu     sync.Mutex
 	nodes  map[string]*node // guarded by mu
+	here   int              // guarded by mu; nodes with a current session
+	young  []*seat          // guarded by mu; every seat of which more may be heard soon, and others
+	index  *index           // guarded by mu
 	line   line             // guarded by mu
 	turn   uint64           // guarded by mu; the last turn given, for round robin
 	merged mergedCache      // guarded by mu
+	shown  *Filter          // guarded by mu
 
 	fencedMu sync.Mutex
 	fenced   map[string]uint64 // guarded by fencedMu; by reason
@@ -77,10 +87,11 @@ type node struct {
 // session, which never changes.
 type seat struct {
 	node    *node
+	index   *index // the Fleet's
 	session Session
 	since   time.Time // when it was registered
 	ready   bool
-	before  map[string]bool // what the node held under its last session, by model key, until this one is ready
+	before  map[string]adapters // what the node held under its last session, by model key, until this one is ready
 	targets map[string]*target
 	places  int // uncounted places taken
 	runs    int // counted and uncounted
@@ -113,7 +124,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop
 	}
-	return &Fleet{cfg: cfg, nodes: make(map[string]*node), fenced: make(map[string]uint64)}
+	return &Fleet{cfg: cfg, nodes: make(map[string]*node), index: newIndex(), fenced: make(map[string]uint64)}
 }
 
 // SetEpoch sets this gateway process's incarnation, which the store allocated.
@@ -122,12 +133,16 @@ func (f *Fleet) SetEpoch(epoch uint64) { f.epoch.Store(epoch) }
 // Epoch returns what SetEpoch was told; 0 before.
 func (f *Fleet) Epoch() uint64 { return f.epoch.Load() }
 
+// Current reports whether p's session is current and ready here, without a look at the store.
+func (f *Fleet) Current(p *Place) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return p.seat.current() && p.seat.ready
+}
+
 // Fence reports whether p's session is still current, ready and this gateway's in the store. It is the last check before a run's first byte.
 func (f *Fleet) Fence(ctx context.Context, p *Place) error {
-	f.mu.Lock()
-	current := p.seat.node.seat == p.seat && p.seat.node.goneAt.IsZero() && p.seat.ready
-	f.mu.Unlock()
-	if !current {
+	if !f.Current(p) {
 		return ErrStale
 	}
 	return f.cfg.Store.Fence(ctx, p.seat.node.name, f.cfg.Gateway, p.seat.session.Generation())
@@ -155,6 +170,9 @@ func (f *Fleet) FencedCounts() map[string]uint64 {
 func (n *node) live() bool {
 	return !n.draining && n.goneAt.IsZero() && n.seat != nil && n.seat.ready && n.seat.session.State() == tunnel.StateReady
 }
+
+// current reports whether s is its node's seat and its session not ended. f.mu is held.
+func (s *seat) current() bool { return s.node.seat == s && s.node.goneAt.IsZero() }
 
 // returning reports whether the node may be live again soon: it registers, is suspect, drains because its process is being restarted, or went
 // a moment ago. f.mu is held.

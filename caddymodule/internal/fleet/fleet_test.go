@@ -63,7 +63,9 @@ func newFleet(t testing.TB) *Fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	return New(Config{Gateway: "gw1", Store: st})
+	f := New(Config{Gateway: "gw1", Store: st})
+	f.Show(anyProvider)
+	return f
 }
 
 // offer is a reachable Ollama target.
@@ -455,6 +457,18 @@ func TestAttack26Inventories(t *testing.T) {
 			return []*tunnel.Target{c}
 		}},
 		{"no name", func() []*tunnel.Target { return []*tunnel.Target{{}} }},
+		{"an origin that no terminal should see", func() []*tunnel.Target { return []*tunnel.Target{{Name: "t", Origin: "http://a\x1b[31m"}} }},
+		{"an origin with a space", func() []*tunnel.Target { return []*tunnel.Target{{Name: "t", Origin: "http://a b"}} }},
+		{"an origin without end", func() []*tunnel.Target {
+			return []*tunnel.Target{{Name: "t", Origin: "http://" + strings.Repeat("a", maxNameBytes)}}
+		}},
+		{"too many models of another provider", func() []*tunnel.Target {
+			c := &tunnel.Target{Name: "t", Adapter: "openai"}
+			for i := range maxModels + 1 {
+				c.Models = append(c.Models, openAI(fmt.Sprint("/m", i))...)
+			}
+			return []*tunnel.Target{c}
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -498,26 +512,6 @@ func TestInventoryIsTheUnion(t *testing.T) {
 	_ = f.status(b, nil)
 	if got := names(); got != "x y" {
 		t.Fatalf("after b went: %s", got)
-	}
-}
-
-func BenchmarkAcquire(b *testing.B) {
-	for _, nodes := range []int{1, 10, 1000} {
-		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
-			f := newFleet(b)
-			for i := range nodes {
-				join(b, f, fmt.Sprint("n", i), offer(4, "m", fmt.Sprint("own", i)))
-			}
-			w := want(b, "m")
-			b.ReportAllocs()
-			for b.Loop() {
-				p, err := f.Acquire(context.Background(), w, now)
-				if err != nil {
-					b.Fatal(err)
-				}
-				p.Release()
-			}
-		})
 	}
 }
 

@@ -1,10 +1,13 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -33,16 +36,41 @@ type target struct {
 	name      string
 	adapter   string
 	version   string
+	release   ollama.Version // version as numbers
+	origin    string         // scheme://host:port
 	reachable bool
-	models    map[string]ollama.Model  // by canonical key
+	locked    bool                     // the provider lists its models only for a credential: the gateway asks it, not the node
+	learned   time.Time                // when it last did
+	models    map[string]*held         // by canonical key
 	loaded    map[string]ollama.Loaded // by canonical key
 	perModel  int
 	perTarget int
-	used      map[string]int       // credits taken, by model key
-	total     int                  // credits taken
-	full      bool                 // refused for want of a credit: full until the next Status
-	turn      uint64               // when it was last chosen
-	sent      map[string]time.Time // when a run of a model last went there, by model key: it is loaded before a Status can say so
+	used      map[string]int // credits taken, by model key, also of models that are forgotten
+	total     int            // credits taken
+	full      bool           // refused for want of a credit: full until the next Status
+	turn      uint64         // when it was last chosen
+}
+
+// count adds n to the credits that are taken for a model.
+func (t *target) count(key string, n int) {
+	t.total += n
+	t.used[key] += n
+	if h := t.models[key]; h != nil {
+		h.used = t.used[key]
+	}
+	if t.used[key] == 0 {
+		delete(t.used, key)
+	}
+}
+
+// open reports whether any target of the seat may have a credit left.
+func (s *seat) open() bool {
+	for _, t := range s.targets {
+		if t.reachable && !t.full && t.total < t.perTarget {
+			return true
+		}
+	}
+	return false
 }
 
 // apply takes in changes from the session of s. f.mu is held. An error is a node's fault, and closes its session.
@@ -56,8 +84,8 @@ func (s *seat) apply(changes []*tunnel.Target) error {
 }
 
 func (s *seat) change(c *tunnel.Target) error {
-	if c.Name == "" || len(c.Name) > maxNameBytes || len(c.Version) > maxNameBytes || len(c.Adapter) > maxNameBytes {
-		return fmt.Errorf("target name, adapter or version is empty or over %d bytes", maxNameBytes)
+	if err := checkTarget(c); err != nil {
+		return err
 	}
 	t := s.targets[c.Name]
 	if t == nil {
@@ -65,67 +93,82 @@ func (s *seat) change(c *tunnel.Target) error {
 			return fmt.Errorf("more than %d targets", maxTargets)
 		}
 		t = &target{
-			seat: s, name: c.Name, adapter: c.Adapter, models: map[string]ollama.Model{}, loaded: map[string]ollama.Loaded{}, used: map[string]int{}, sent: map[string]time.Time{},
+			seat: s, name: c.Name, adapter: c.Adapter, models: map[string]*held{}, loaded: map[string]ollama.Loaded{}, used: map[string]int{},
 			perModel: 1, perTarget: 1,
 		}
 		s.targets[c.Name] = t
+		s.index.offer(t.adapter, 1)
 	}
-	if c.Gone || c.Reset_ {
-		for key := range t.models {
-			s.forget(t, key)
-		}
-		clear(t.loaded)
+	if c.Gone || t.moved(c) || c.Locked != t.locked || c.Reset_ && !c.Locked {
+		s.empty(t)
 	}
 	if c.Gone {
+		s.index.offer(t.adapter, -1)
 		delete(s.targets, c.Name) // runs that are on it give their places back to it all the same
 		return nil
 	}
-	t.reachable = c.Reachable
-	if c.Adapter != "" {
-		t.adapter = c.Adapter
-	}
-	t.full = false
-	if c.Version != "" {
-		t.version = c.Version
-	}
-	if cr := c.Credits; cr != nil {
-		if cr.PerModel > maxCredits || cr.PerTarget > maxCredits || cr.PerModel == 0 || cr.PerTarget < cr.PerModel {
-			return fmt.Errorf("credits of target %s are out of range", t.name)
-		}
-		t.perModel, t.perTarget = int(cr.PerModel), int(cr.PerTarget)
+	t.take(c)
+	if t.locked {
+		return nil // what it holds is for the gateway to learn; its node knows nothing of that
 	}
 	for _, name := range c.Removed {
-		if n, err := ollama.ParseName(name); err == nil {
-			s.forget(t, n.Key())
-		}
+		s.forget(t, ollama.ModelKey(name))
 	}
 	return s.add(t, c)
 }
 
+// checkTarget bounds what a change says of the target itself.
+func checkTarget(c *tunnel.Target) error {
+	if c.Name == "" || len(c.Name) > maxNameBytes || len(c.Version) > maxNameBytes || len(c.Adapter) > maxNameBytes {
+		return fmt.Errorf("target name, adapter or version is empty or over %d bytes", maxNameBytes)
+	}
+	if len(c.Origin) > maxNameBytes || !utf8.ValidString(c.Origin) || strings.ContainsFunc(c.Origin, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }) {
+		return fmt.Errorf("origin of target %s is over %d bytes or cannot be shown", c.Name, maxNameBytes)
+	}
+	if cr := c.Credits; cr != nil && (cr.PerModel > maxCredits || cr.PerTarget > maxCredits || cr.PerModel == 0 || cr.PerTarget < cr.PerModel) {
+		return fmt.Errorf("credits of target %s are out of range", c.Name)
+	}
+	return nil
+}
+
+// moved reports whether a change makes t another provider.
+func (t *target) moved(c *tunnel.Target) bool {
+	return c.Adapter != "" && c.Adapter != t.adapter || c.Origin != "" && t.origin != "" && c.Origin != t.origin
+}
+
+// take takes in what a change says of the target itself. Texts that are empty are unchanged.
+func (t *target) take(c *tunnel.Target) {
+	t.reachable, t.locked, t.full = c.Reachable, c.Locked, false
+	t.seat.index.offer(t.adapter, -1)
+	t.adapter, t.origin = cmp.Or(c.Adapter, t.adapter), cmp.Or(c.Origin, t.origin)
+	t.seat.index.offer(t.adapter, 1)
+	if c.Version != "" {
+		t.version, t.release = c.Version, ollama.ParseVersion(c.Version)
+	}
+	if cr := c.Credits; cr != nil {
+		t.perModel, t.perTarget = int(cr.PerModel), int(cr.PerTarget)
+	}
+}
+
 func (s *seat) add(t *target, c *tunnel.Target) error {
 	for _, m := range c.Models {
-		parsed, err := ollama.ParseModel(m.Json)
+		parsed, err := t.parse(m)
 		if err != nil {
 			return fmt.Errorf("model entry of target %s: %w", t.name, err)
 		}
-		name, err := ollama.ParseName(parsed.Name)
-		if err != nil || parsed.Remote {
-			continue // a name that no request can ask for, or a stub that would send prompts to a cloud
-		}
-		key := name.Key()
-		s.forget(t, key)
-		s.models++
-		s.bytes += len(parsed.Raw)
+		s.hold(t, parsed)
 		if s.models > maxModels || s.bytes > maxInventoryBytes {
-			return fmt.Errorf("inventory over %d models or %d bytes", maxModels, maxInventoryBytes)
+			return errInventory
 		}
-		t.models[key] = parsed
 	}
-	if c.Loaded == nil {
+	if c.Loaded == nil || t.adapter != adapterOllama {
 		return nil
 	}
 	if len(c.Loaded.Models) > maxLoaded {
 		return fmt.Errorf("more than %d loaded models", maxLoaded)
+	}
+	for key := range t.loaded {
+		t.mark(key, false)
 	}
 	clear(t.loaded)
 	for _, m := range c.Loaded.Models {
@@ -133,28 +176,75 @@ func (s *seat) add(t *target, c *tunnel.Target) error {
 		if err != nil {
 			return fmt.Errorf("loaded entry of target %s: %w", t.name, err)
 		}
-		if name, err := ollama.ParseName(parsed.Name); err == nil {
-			t.loaded[name.Key()] = parsed
-		}
+		key := ollama.ModelKey(parsed.Name)
+		t.loaded[key] = parsed
+		t.mark(key, true)
 	}
 	return nil
 }
 
+var errInventory = fmt.Errorf("inventory over %d models or %d bytes", maxModels, maxInventoryBytes)
+
+// parse reads an entry in the way of t's adapter. What no request can ask for is not held: see hold.
+func (t *target) parse(m *tunnel.Model) (ollama.Model, error) {
+	if t.adapter != adapterOpenAI {
+		return ollama.ParseModel(m.Json)
+	}
+	parsed, err := ollama.ParseOpenAIModel(m.Json)
+	if err != nil {
+		return ollama.Model{}, nil //nolint:nilerr // ids are anything that a provider's owner could think of: no reason to close a session
+	}
+	return parsed, nil
+}
+
+// hold adds a model to t, or replaces its entry; but for one without a name, and a stub that would send prompts to a cloud.
+func (s *seat) hold(t *target, m ollama.Model) {
+	if m.Name == "" || m.Remote {
+		return
+	}
+	key := ollama.ModelKey(m.Name)
+	h := t.models[key]
+	switch {
+	case h == nil:
+		_, loaded := t.loaded[key]
+		h = &held{target: t, key: key, loaded: loaded, used: t.used[key]}
+		t.models[key] = h
+		s.index.add(h)
+		s.models++
+	case h.model.OpenAI && h.model.Name == m.Name && h.model.OwnedBy == m.OwnedBy:
+		return // some providers say "created now" each time, and lists would never come to rest
+	}
+	s.bytes += len(m.Raw) - len(h.model.Raw)
+	h.model = m
+}
+
+// mark notes whether a model is loaded.
+func (t *target) mark(key string, loaded bool) {
+	if h := t.models[key]; h != nil {
+		h.loaded = loaded
+	}
+}
+
+// empty forgets all that t holds.
+func (s *seat) empty(t *target) {
+	for key := range t.models {
+		s.forget(t, key)
+	}
+	clear(t.loaded)
+	t.learned = time.Time{}
+}
+
 func (s *seat) forget(t *target, key string) {
-	if m, ok := t.models[key]; ok {
+	if h := t.models[key]; h != nil {
 		s.models--
-		s.bytes -= len(m.Raw)
+		s.bytes -= len(h.model.Raw)
+		s.index.drop(h)
 		delete(t.models, key)
 	}
 }
 
-// Inventory is the merged answers of the inventory endpoints. The slices must not be changed.
-type Inventory struct {
-	Tags, PS, V1Models []byte
-}
-
-// held returns the keys of the models that a seat's targets hold, or held before; nil for none. f.mu is held.
-func (s *seat) held() map[string]bool {
+// held tells by which adapters a seat's targets hold models, or held them before, by their keys; nil for none. f.mu is held.
+func (s *seat) held() map[string]adapters {
 	if s == nil {
 		return nil
 	}
@@ -162,116 +252,10 @@ func (s *seat) held() map[string]bool {
 	for _, t := range s.targets {
 		for key := range t.models {
 			if keys == nil {
-				keys = make(map[string]bool)
+				keys = make(map[string]adapters)
 			}
-			keys[key] = true
+			keys[key] = keys[key].and(t.adapter)
 		}
 	}
 	return keys
-}
-
-// keepNames drops what a node that went need not be remembered by. f.mu is held.
-func (s *seat) keepNames() {
-	for _, t := range s.targets {
-		clear(t.loaded)
-		for key, m := range t.models {
-			t.models[key] = ollama.Model{Name: m.Name}
-		}
-	}
-}
-
-// mergedCache keeps an Inventory until something changes.
-type mergedCache struct {
-	made    *Inventory // nil: to be made
-	version uint64     // counts the changes
-}
-
-// changed notes that the inventory is another now. f.mu is held.
-func (f *Fleet) changed() {
-	f.merged.made = nil
-	f.merged.version++
-}
-
-// InventoryOf returns what one node holds.
-func (f *Fleet) InventoryOf(name string) Inventory {
-	f.mu.Lock()
-	models, loaded := f.collect(func(t *target) bool { return t.seat.node.name == name })
-	f.mu.Unlock()
-	return merge(models, loaded)
-}
-
-// collect copies the models and loaded models of the targets that of wants. f.mu is held.
-func (f *Fleet) collect(of func(*target) bool) (models [][]ollama.Model, loaded [][]ollama.Loaded) {
-	f.eachTarget(func(t *target) {
-		if of == nil || of(t) {
-			models = append(models, slices.Collect(maps.Values(t.models)))
-			loaded = append(loaded, slices.Collect(maps.Values(t.loaded)))
-		}
-	})
-	return models, loaded
-}
-
-func merge(models [][]ollama.Model, loaded [][]ollama.Loaded) Inventory {
-	return Inventory{Tags: ollama.MergeTags(models), PS: ollama.MergePS(loaded), V1Models: ollama.MergeV1Models(models)}
-}
-
-// Inventory returns the union over the nodes that can take runs. It is made once after a change, outside the mutex: with many nodes it takes
-// milliseconds, which runs must not wait for.
-func (f *Fleet) Inventory() Inventory {
-	f.mu.Lock()
-	if f.merged.made != nil {
-		defer f.mu.Unlock()
-		return *f.merged.made
-	}
-	version := f.merged.version
-	models, loaded := f.collect(nil)
-	f.mu.Unlock()
-	inv := merge(models, loaded)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.merged.version == version {
-		f.merged.made = &inv
-	}
-	return inv
-}
-
-// eachTarget calls visit for each reachable Ollama target of a node that is here and not draining. A suspect node counts: it is given a few
-// seconds before its models vanish from lists. f.mu is held.
-func (f *Fleet) eachTarget(visit func(*target)) {
-	for _, n := range f.nodes {
-		if n.draining || !n.goneAt.IsZero() || n.seat == nil || !n.seat.ready || n.seat.session.State() == tunnel.StateDraining {
-			continue
-		}
-		for _, t := range n.seat.targets {
-			if t.reachable && t.adapter == "ollama" {
-				visit(t)
-			}
-		}
-	}
-}
-
-// Model returns the inventory entry for key from any node that is here.
-func (f *Fleet) Model(key string) (ollama.Model, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var found []ollama.Model
-	f.eachTarget(func(t *target) {
-		if m, ok := t.models[key]; ok {
-			found = append(found, m)
-		}
-	})
-	if len(found) == 0 {
-		return ollama.Model{}, false
-	}
-	newest := slices.MaxFunc(found, func(a, b ollama.Model) int { return a.ModifiedAt.Compare(b.ModifiedAt) })
-	return newest, true
-}
-
-// Version returns the lowest version among the providers, "" when none is known.
-func (f *Fleet) Version() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var versions []string
-	f.eachTarget(func(t *target) { versions = append(versions, t.version) })
-	return ollama.LowestVersion(versions)
 }

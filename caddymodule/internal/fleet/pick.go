@@ -16,14 +16,19 @@ type Want struct {
 	Node string
 	// Target pins the run to one target of that node; empty for any.
 	Target string
-	// Since is the first version of the provider that has the endpoint; empty for any.
+	// Since is the first version of Ollama that has the endpoint; empty for any. Other providers have no such version.
 	Since string
-	// Serves says whether a target may be used, by labels of its node, adapter and name; nil: adapter ollama.
-	Serves func(labels map[string]string, adapter, target string) bool
+	// Filter says which targets may be used; nil: those with adapter ollama.
+	Filter *Filter
 	// Front: the run was in line before and goes back to its head.
 	Front bool
 	// Out holds the targets that are left out for this run.
 	Out map[TargetRef]bool
+}
+
+// Filter says which targets may be used, by labels of their node, adapter and name. Wants with the same Filter want the same.
+type Filter struct {
+	Serves func(labels map[string]string, adapter, target string) bool
 }
 
 // TargetRef names a target of a session: what a refusal leaves out.
@@ -32,134 +37,101 @@ type TargetRef struct {
 	Generation   uint64
 }
 
-// holds reports whether t could serve w if it had room. f.mu is held.
-func (w *Want) holds(t *target) bool {
+// serves reports whether t could serve w if it had room, but for the model. f.mu is held.
+func (w *Want) serves(t *target) bool {
 	if w.Node != "" && t.seat.node.name != w.Node || w.Target != "" && t.name != w.Target {
 		return false
 	}
-	if w.Serves != nil {
-		if !w.Serves(t.seat.session.Labels(), t.adapter, t.name) {
+	if w.Filter != nil {
+		if !w.Filter.Serves(t.seat.session.Labels(), t.adapter, t.name) {
 			return false
 		}
-	} else if t.adapter != "ollama" {
+	} else if t.adapter != adapterOllama {
 		return false
 	}
-	if w.Model != "" {
-		if _, ok := t.models[w.Model]; !ok {
-			return false
-		}
-	}
-	return w.Since == "" || ollama.VersionAtLeast(t.version, w.Since)
+	return w.Since == "" || t.adapter != adapterOllama || t.release.AtLeast(ollama.ParseVersion(w.Since))
 }
 
 func (w *Want) out(t *target) bool {
-	return w.Out[TargetRef{t.seat.node.name, t.name, t.seat.session.Generation()}]
+	return len(w.Out) > 0 && w.Out[TargetRef{t.seat.node.name, t.name, t.seat.session.Generation()}]
 }
 
-// room reports whether t has a place for w now. f.mu is held.
-func (w *Want) room(t *target) bool {
-	if !w.Credit {
-		return t.seat.places < places
-	}
-	return !t.full && t.total < t.perTarget && t.used[w.Model] < t.perModel
+// choice is the search for the best target with room for a want: one that has the model loaded, then the one with the fewest runs per credit,
+// then the one that was chosen longest ago.
+type choice struct {
+	*Want
+	best   *target
+	loaded bool // best has the model loaded
 }
 
-// pick returns the best target with room for w: one that has the model loaded, then the fewest runs per credit, then the one that was
-// chosen longest ago. nil when none has room. f.mu is held.
+// pick returns the best target with room for w, nil when none has. It looks at the model's holders, at one node if w is pinned to it, and at all
+// targets only when w names no model. f.mu is held.
 func (f *Fleet) pick(w *Want) *target {
-	var best *target
-	for _, n := range f.nodes {
-		if !n.live() {
-			continue
+	c := choice{Want: w}
+	switch {
+	case w.Node != "":
+		if n := f.nodes[w.Node]; n != nil {
+			c.seat(n.seat)
 		}
-		for _, t := range n.seat.targets {
-			if t.reachable && w.holds(t) && !w.out(t) && w.room(t) && (best == nil || w.better(t, best)) {
-				best = t
+	case w.Model != "":
+		if l := f.index.models[w.Model]; l != nil {
+			for _, h := range l.here {
+				c.holder(h)
 			}
 		}
+	default:
+		for _, n := range f.nodes {
+			c.seat(n.seat)
+		}
 	}
-	return best
+	return c.best
+}
+
+// seat looks at the targets of one seat.
+func (c *choice) seat(s *seat) {
+	if s == nil {
+		return
+	}
+	for _, t := range s.targets {
+		if c.Model == "" {
+			c.target(t, t.used[""], false)
+		} else if h := t.models[c.Model]; h != nil {
+			c.holder(h)
+		}
+	}
+}
+
+func (c *choice) holder(h *held) { c.target(h.target, h.used, h.loaded) }
+
+// target looks at one target. What costs most is asked last, of the few that are better than those before.
+func (c *choice) target(t *target, used int, loaded bool) {
+	if !t.reachable || !c.room(t, used) || c.best != nil && !c.better(t, loaded) {
+		return
+	}
+	if c.serves(t) && !c.out(t) && t.seat.node.live() {
+		c.best, c.loaded = t, loaded
+	}
+}
+
+// room reports whether t has a place now; used are the credits taken for the model.
+func (c *choice) room(t *target, used int) bool {
+	if !c.Credit {
+		return t.seat.places < places
+	}
+	return !t.full && t.total < t.perTarget && used < t.perModel
 }
 
 // better orders two targets with room.
-func (w *Want) better(a, b *target) bool {
-	_, la := a.loaded[w.Model]
-	_, lb := b.loaded[w.Model]
-	if la != lb {
-		return la
+func (c *choice) better(t *target, loaded bool) bool {
+	if loaded != c.loaded {
+		return loaded
 	}
-	// a.total/a.perTarget < b.total/b.perTarget, without division.
-	if c := cmp.Compare(a.total*b.perTarget, b.total*a.perTarget); c != 0 {
-		return c < 0
+	// t.total/t.perTarget < best.total/best.perTarget, without division.
+	if d := cmp.Compare(t.total*c.best.perTarget, c.best.total*t.perTarget); d != 0 {
+		return d < 0
 	}
-	if c := cmp.Compare(a.turn, b.turn); c != 0 {
-		return c < 0
+	if d := cmp.Compare(t.turn, c.best.turn); d != 0 {
+		return d < 0
 	}
-	return a.seat.node.name < b.seat.node.name
-}
-
-// prospect says why a want cannot be served at once.
-type prospect int
-
-const (
-	nobody    prospect = iota // no node is known that holds the model, and every node has reported
-	unknown                   // no node is here, or one has not reported yet: who can tell
-	absent                    // its holders are known, and not here
-	returning                 // a holder may be back in a moment
-	excluded                  // every holder that is here was left out
-	busy                      // a holder is here and full
-)
-
-// survey finds the best prospect of w. f.mu is held.
-func (f *Fleet) survey(w *Want) prospect {
-	p := nobody
-	if len(f.nodes) == 0 {
-		p = unknown
-	}
-	here := false
-	for _, n := range f.nodes {
-		if n.seat == nil {
-			continue
-		}
-		if n.goneAt.IsZero() {
-			here = true
-		}
-		p = max(p, f.surveyNode(n, w))
-	}
-	if !here {
-		p = max(p, unknown)
-	}
-	return p
-}
-
-func (f *Fleet) surveyNode(n *node, w *Want) prospect {
-	if w.Node != "" && n.name != w.Node {
-		return nobody
-	}
-	p := nobody
-	if n.goneAt.IsZero() && !n.seat.ready && f.returning(n) {
-		p = unknown // registered, has not reported
-		if n.seat.before[w.Model] {
-			p = returning
-		}
-	}
-	for _, t := range n.seat.targets {
-		if !w.holds(t) {
-			if !t.reachable && n.goneAt.IsZero() && len(t.models) == 0 && f.cfg.Now().Sub(n.seat.since) < comingUp {
-				p = max(p, unknown) // its provider has not answered yet, and may be starting
-			}
-			continue
-		}
-		switch {
-		case n.live() && t.reachable && w.out(t):
-			p = max(p, excluded)
-		case n.live() && t.reachable:
-			p = max(p, busy)
-		case f.returning(n) && t.reachable:
-			p = max(p, returning)
-		default:
-			p = max(p, absent)
-		}
-	}
-	return p
+	return t.seat.node.name < c.best.seat.node.name
 }

@@ -37,6 +37,8 @@ type Queue struct {
 type Place struct {
 	Target  string
 	Adapter string
+	// Origin is the provider's scheme://host:port, as its node says it; empty for nodes that do not.
+	Origin string
 	// Queued is how long the run waited.
 	Queued time.Duration
 
@@ -52,6 +54,9 @@ func (p *Place) Node() string { return p.seat.node.name }
 
 // Generation returns the fencing number of the session that the place is on.
 func (p *Place) Generation() uint64 { return p.seat.session.Generation() }
+
+// Labels returns the node's labels; they must not be changed.
+func (p *Place) Labels() map[string]string { return p.seat.session.Labels() }
 
 // Lane returns the lane to use.
 func (p *Place) Lane() *tunnel.Lane { return p.seat.session.Lane() }
@@ -129,7 +134,6 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 	} else {
 		f.line.waiting = append(f.line.waiting, wt)
 	}
-	f.dispatch() // a session may have come back by the clock alone, between two events
 	return nil, wt, wait, nil
 }
 
@@ -137,11 +141,12 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 type plain struct {
 	model, node, target, since string
 	credit                     bool
+	filter                     *Filter
 }
 
 // plain returns w in a form that can be compared, and whether it says all of w.
 func (w *Want) plain() (plain, bool) {
-	return plain{w.Model, w.Node, w.Target, w.Since, w.Credit}, w.Serves == nil && len(w.Out) == 0
+	return plain{w.Model, w.Node, w.Target, w.Since, w.Credit, w.Filter}, len(w.Out) == 0
 }
 
 // awaits reports whether a run waits for what w wants.
@@ -163,7 +168,6 @@ func (f *Fleet) leave(wt *waiter, err error) (*Place, error) {
 	i := slices.Index(f.line.waiting, wt)
 	if i >= 0 {
 		f.line.waiting = slices.Delete(f.line.waiting, i, i+1)
-		f.dispatch()
 		if errors.Is(err, ErrQueueTimeout) && f.survey(wt.want) < excluded {
 			err = ErrNoNode
 		}
@@ -172,7 +176,7 @@ func (f *Fleet) leave(wt *waiter, err error) (*Place, error) {
 	select {
 	case p := <-wt.place:
 		f.give(p)
-		f.dispatch()
+		f.dispatch(p.seat)
 	case err = <-wt.err:
 	}
 	return nil, err
@@ -183,16 +187,15 @@ func (f *Fleet) take(t *target, w *Want) *Place {
 	f.turn++
 	t.turn = f.turn
 	t.seat.runs++
-	if w.Model != "" {
-		t.sent[w.Model] = f.cfg.Now()
+	if h := t.models[w.Model]; h != nil {
+		h.sent = f.cfg.Now()
 	}
 	if w.Credit {
-		t.total++
-		t.used[w.Model]++
+		t.count(w.Model, 1)
 	} else {
 		t.seat.places++
 	}
-	return &Place{Target: t.name, Adapter: t.adapter, fleet: f, seat: t.seat, t: t, model: w.Model, credit: w.Credit}
+	return &Place{Target: t.name, Adapter: t.adapter, Origin: t.origin, fleet: f, seat: t.seat, t: t, model: w.Model, credit: w.Credit}
 }
 
 // give undoes take. f.mu is held.
@@ -202,10 +205,7 @@ func (f *Fleet) give(p *Place) {
 		p.seat.places--
 		return
 	}
-	p.t.total--
-	if p.t.used[p.model]--; p.t.used[p.model] == 0 {
-		delete(p.t.used, p.model)
-	}
+	p.t.count(p.model, -1)
 }
 
 // Release gives the place back; the first run in line that fits takes it.
@@ -214,7 +214,7 @@ func (p *Place) Release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.give(p)
-	f.dispatch()
+	f.dispatch(p.seat)
 }
 
 // Full notes that the node refused p's run for want of a credit: its target counts as full until its next Status.
@@ -224,28 +224,25 @@ func (p *Place) Full() {
 	p.t.full = true
 }
 
-// dispatch gives places to those in line, first come first served among those that a target has room for. f.mu is held.
-func (f *Fleet) dispatch() {
-	if len(f.line.waiting) == 0 {
+// dispatch gives the places of one seat to those in line, first come first served among those that it has room for. Whatever makes room, at a
+// target or by bringing one back, says at which seat; nobody in line fits anywhere else, or the event that made room there had placed him. f.mu is
+// held.
+func (f *Fleet) dispatch(s *seat) {
+	if len(f.line.waiting) == 0 || s == nil || !s.current() || !s.node.live() {
 		return
 	}
-	var stuck map[plain]bool // wants that found no room in this round: the next of the same need not look
+	credit := s.open()
 	f.line.waiting = slices.DeleteFunc(f.line.waiting, func(wt *waiter) bool {
-		key, comparable := wt.want.plain()
-		if comparable && stuck[key] {
+		if wt.want.Credit && !credit || !wt.want.Credit && s.places == places {
 			return false
 		}
-		t := f.pick(wt.want)
-		if t == nil {
-			if comparable {
-				if stuck == nil {
-					stuck = make(map[plain]bool)
-				}
-				stuck[key] = true
-			}
+		c := choice{Want: wt.want}
+		c.seat(s)
+		if c.best == nil {
 			return false
 		}
-		wt.place <- f.take(t, wt.want)
+		wt.place <- f.take(c.best, wt.want)
+		credit = s.open()
 		return true
 	})
 }

@@ -50,16 +50,33 @@ func (f *Fleet) register(ctx context.Context, s Session, watermark uint64) (gene
 	if err != nil {
 		return 0, storeErr(err)
 	}
-	f.mu.Lock()
-	n.seat = &seat{node: n, session: s, since: f.cfg.Now(), targets: make(map[string]*target), before: n.seat.held()}
-	n.goneAt = time.Time{}
-	n.draining = draining
-	f.changed()
-	f.mu.Unlock()
+	if !f.sit(n, s, draining) {
+		return 0, closeErr(tunnel.CloseReplaced, "the node was forgotten meanwhile")
+	}
 	if incumbent != nil {
 		incumbent.Close(tunnel.CloseReplaced, "a newer session took over")
 	}
 	return gen, nil
+}
+
+// sit gives n a seat for s. It reports false if the node's record was swept away since it was found: another one may be in its place.
+func (f *Fleet) sit(n *node, s Session, draining bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nodes[n.name] != n {
+		return false
+	}
+	before := n.seat.held()
+	f.index.forget(n.seat)
+	if !n.goneAt.IsZero() {
+		f.here++
+	}
+	n.seat = &seat{node: n, index: f.index, session: s, since: f.cfg.Now(), targets: make(map[string]*target), before: before}
+	n.goneAt = time.Time{}
+	n.draining = draining
+	f.young = append(f.young, n.seat)
+	f.changed()
+	return true
 }
 
 // node finds or makes the record of a name.
@@ -79,11 +96,11 @@ func (f *Fleet) node(name string) *node {
 func (f *Fleet) sweep() {
 	var oldest *node
 	gone := 0
-	for name, n := range f.nodes {
+	for _, n := range f.nodes {
 		switch {
 		case n.goneAt.IsZero():
 		case f.cfg.Now().Sub(n.goneAt) > rememberGone:
-			delete(f.nodes, name)
+			f.forget(n)
 		default:
 			gone++
 			if oldest == nil || n.goneAt.Before(oldest.goneAt) {
@@ -92,8 +109,14 @@ func (f *Fleet) sweep() {
 		}
 	}
 	if gone > maxGone {
-		delete(f.nodes, oldest.name)
+		f.forget(oldest)
 	}
+}
+
+// forget drops a node that went. f.mu is held.
+func (f *Fleet) forget(n *node) {
+	delete(f.nodes, n.name)
+	f.index.forget(n.seat)
 }
 
 // current returns the node's session if it has one.
@@ -135,7 +158,7 @@ func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) 
 	}
 	seat.ready, seat.before = true, nil
 	f.changed()
-	f.dispatch()
+	f.dispatch(seat)
 	return nil
 }
 
@@ -156,7 +179,7 @@ func (f *Fleet) status(s Session, targets []*tunnel.Target) error {
 		return closeErr(tunnel.CloseProtocol, "%v", err)
 	}
 	f.changed()
-	f.dispatch()
+	f.dispatch(seat)
 	return nil
 }
 
@@ -169,7 +192,7 @@ func (f *Fleet) stateChanged(s Session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changed()
-	f.dispatch()
+	f.dispatch(f.seatOf(s))
 }
 
 // Gone ends a session. A session that was replaced before changes nothing.
@@ -185,7 +208,8 @@ func (f *Fleet) gone(s Session) {
 	defer f.mu.Unlock()
 	if seat := f.seatOf(s); seat != nil {
 		seat.node.goneAt = f.cfg.Now()
-		seat.keepNames()
+		f.here--
+		f.index.leave(seat)
 		f.changed()
 	}
 }
@@ -209,7 +233,7 @@ func (f *Fleet) Drain(ctx context.Context, name string, on bool) (known bool, er
 	defer f.mu.Unlock()
 	n.draining = on
 	f.changed()
-	f.dispatch()
+	f.dispatch(n.seat)
 	return true, nil
 }
 

@@ -30,7 +30,9 @@ type SessionView struct {
 type TargetView struct {
 	Name      string      `json:"name"`
 	Adapter   string      `json:"adapter"`
+	Origin    string      `json:"origin"`
 	Reachable bool        `json:"reachable"`
+	Locked    bool        `json:"locked"` // lists its models only for a credential
 	Models    []string    `json:"models"`
 	Credits   CreditsView `json:"credits"`
 }
@@ -68,11 +70,11 @@ func (f *Fleet) view(n *node) NodeView {
 	}
 	for _, t := range n.seat.targets {
 		tv := TargetView{
-			Name: t.name, Adapter: t.adapter, Reachable: t.reachable && n.goneAt.IsZero(), Models: []string{},
+			Name: t.name, Adapter: t.adapter, Origin: t.origin, Reachable: t.reachable && n.goneAt.IsZero(), Locked: t.locked, Models: []string{},
 			Credits: CreditsView{Granted: t.perTarget, Free: max(0, t.perTarget-t.total)},
 		}
-		for _, m := range t.models {
-			tv.Models = append(tv.Models, m.Name)
+		for _, h := range t.models {
+			tv.Models = append(tv.Models, h.model.Name)
 		}
 		slices.Sort(tv.Models)
 		v.Targets = append(v.Targets, tv)
@@ -126,7 +128,8 @@ func (f *Fleet) Holders(key string) []Holder {
 		}
 		for _, t := range n.seat.targets {
 			_, is := t.loaded[key]
-			if (is || f.cfg.Now().Sub(t.sent[key]) < loadTime) && t.reachable && t.adapter == "ollama" {
+			h := t.models[key]
+			if (is || h != nil && f.cfg.Now().Sub(h.sent) < loadTime) && t.reachable && t.adapter == adapterOllama {
 				out = append(out, Holder{n.name, t.name})
 			}
 		}

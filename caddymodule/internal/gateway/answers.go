@@ -114,12 +114,11 @@ func (x *exchange) oneModel() error {
 	if strings.TrimSpace(asked) == "" {
 		return x.unknown()
 	}
-	name, err := ollama.ParseName(asked)
-	if err != nil {
-		return err
-	}
-	m, ok := x.h.hub.fleet.Model(name.Key())
+	m, ok := x.h.hub.fleet.Model(ollama.ModelKey(asked))
 	if !ok {
+		if _, err := ollama.ParseName(asked); err != nil {
+			return err
+		}
 		return noSuchModel(x.match.Endpoint, asked)
 	}
 	x.respond(http.StatusOK, "application/json", append(ollama.V1Model(m, asked), '\n'))

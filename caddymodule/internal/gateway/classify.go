@@ -17,6 +17,9 @@ func (x *exchange) classify() error {
 		return err
 	}
 	x.match = ollama.Lookup(x.r.Method, path)
+	if e := x.match.Endpoint; e != nil && e.Foreign && !x.h.hub.fleet.Offers("openai") {
+		x.match = x.match.Unknown() // as it is to Ollama
+	}
 	if x.match.Endpoint != nil {
 		x.acc.Endpoint = x.match.Endpoint.Name
 	}

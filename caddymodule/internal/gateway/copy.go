@@ -25,6 +25,10 @@ func (u *run) copy(r *tunnel.Run) (*tunnel.Refused, error) {
 	defer c.watch()()
 	for {
 		switch ev := r.Next(); ev.Kind {
+		case tunnel.EventAccepted:
+			if u.loan != nil {
+				u.loan.accepted()
+			}
 		case tunnel.EventHead:
 			stopWait()
 			if err := c.head(ev.Head); err != nil {
@@ -172,7 +176,7 @@ func (c *copier) finish(t *tunnel.Terminal) error {
 		x.acc.complete(t)
 		return nil
 	}
-	err := cut(t)
+	err := cut(c.u.ctx, t)
 	if !x.started {
 		return err
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -44,6 +46,7 @@ type run struct {
 	touched bool      // some of upload was read
 	attempt uint32
 	stale   int            // attempts that found their session over
+	loan    *loan          // of the attempt under way; nil without a credential
 	answer  *tunnel.Answer // the last provider's, from a refusal
 	code    string         // of the last refusal
 }
@@ -120,12 +123,11 @@ func (u *run) relay() error {
 // try makes one attempt at place. again: nothing ran, and another node may.
 func (u *run) try(place *fleet.Place) (again bool, err error) {
 	defer place.Release()
-	r, err := place.Lane().OpenRun(u.ctx, u.open(place), nil, func() error {
-		if err := context.Cause(u.ctx); err != nil {
-			return err
-		}
-		return u.x.h.hub.fleet.Fence(u.ctx, place)
-	})
+	r, err := u.start(place)
+	if errors.Is(err, tunnel.ErrUnsettled) {
+		u.leaveOut(place, tunnel.CodeStaleGeneration) // nothing was issued: another node may know more
+		return true, nil
+	}
 	if errors.Is(err, tunnel.ErrGone) || errors.Is(err, fleet.ErrStale) || isStale(err) {
 		// The session is over, or about to be. It is not left out: its node may be back under another generation.
 		u.code = tunnel.CodeStaleGeneration
@@ -148,10 +150,41 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 	defer u.x.acc.attach(nil)
 	written := u.send(r)
 	refused, err := u.follow(r, written)
+	if u.loan != nil {
+		u.loan.end(refused, err)
+	}
 	if refused == nil {
 		return false, err
 	}
 	return u.refused(place, refused)
+}
+
+// start opens the run at place, with a lease where its profile has a slot.
+func (u *run) start(place *fleet.Place) (*tunnel.Run, error) {
+	u.loan = nil
+	var seal func([sha256.Size]byte) ([]byte, error)
+	fence := func() error { return u.x.h.hub.fleet.Fence(u.ctx, place) }
+	if p, _ := u.x.h.settings.profileFor(place.Labels(), place.Adapter, place.Target); p != nil && p.Slot != "" {
+		n, err := u.lend(place, p)
+		if err != nil {
+			return nil, err
+		}
+		u.loan, seal, fence = n, n.seal, n.fence
+	}
+	body := u.body
+	if u.upload == nil && body == nil {
+		body = []byte{}
+	}
+	r, err := place.Lane().OpenRun(u.ctx, u.open(place), body, seal, func() error {
+		if err := context.Cause(u.ctx); err != nil {
+			return err
+		}
+		return fence()
+	})
+	if err != nil && u.loan != nil && u.loan.issued.ID != "" {
+		u.loan.drop(err)
+	}
+	return r, err
 }
 
 // follow copies the answer and releases r, also when the copy ends by a panic.
@@ -173,6 +206,9 @@ func (u *run) refused(place *fleet.Place, f *tunnel.Refused) (again bool, err er
 		u.answer = f.Answer
 	}
 	u.code = f.Code
+	if isLeaseCode(f.Code) {
+		return false, leaseFailure(lease.Code(f.Code))
+	}
 	if f.Retry != tunnel.RetryElsewhere {
 		if f.Code == tunnel.CodeNotAllowed {
 			return false, fail(codeForbidden, "the node's owner does not allow %s %s", u.x.r.Method, u.x.match.Path)
@@ -210,6 +246,9 @@ func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 		Adapter: place.Adapter, Target: place.Target, SessionId: x.acc.Session, Method: x.r.Method, Path: []byte(path), Headers: requestHeaders(x.r),
 		Model: u.want.Model, Credit: u.want.Credit, Body: tunnel.BodyLength, BodyLength: uint64(len(u.body)),
 	}
+	if n := u.loan; n != nil {
+		o.Route, o.Profile, o.Projection = n.scope.Route.ID, n.scope.Profile.ID, n.scope.PGN
+	}
 	switch {
 	case u.upload != nil && x.r.ContentLength >= 0:
 		o.BodyLength = uint64(x.r.ContentLength)
@@ -224,6 +263,10 @@ func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 // send writes the body, beside the reading of the answer when it is long. The channel is closed when it no longer uses r.
 func (u *run) send(r *tunnel.Run) <-chan struct{} {
 	done := make(chan struct{})
+	if r.Whole() {
+		close(done)
+		return done
+	}
 	if u.upload == nil && len(u.body) <= inlineBody {
 		defer close(done)
 		if r.WriteBody(u.body) == nil {
@@ -276,8 +319,11 @@ func (u *run) firstByte(r *tunnel.Run) (stop func()) {
 	return func() { t.Stop() }
 }
 
-// cut makes the error of a run that its node ended before a head.
-func cut(t *tunnel.Terminal) error {
+// cut makes the error of a run that its node ended before a head, or that was aborted here: then it is the abort's.
+func cut(ctx context.Context, t *tunnel.Terminal) error {
+	if f := (*failure)(nil); t.Outcome == tunnel.Canceled && errors.As(context.Cause(ctx), &f) {
+		return f
+	}
 	switch t.Code {
 	case tunnel.CodeCanceled:
 		return fail(t.Code, "canceled")

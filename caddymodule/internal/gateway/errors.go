@@ -64,14 +64,19 @@ var codes = map[string]struct {
 	tunnel.CodeProviderUnreached: {502, 0},
 	tunnel.CodeBadProvider:       {502, 0},
 	tunnel.CodeClientBody:        {400, 0},
+	"credential_unavailable":     {503, 5}, // the classes of package lease
+	"credential_denied":          {403, 0},
+	"credential_rejected":        {502, 0},
 }
 
 // failure is an answer of the gateway's own.
 type failure struct {
 	code    string
 	message string
-	status  int  // 0: by the table
-	ollamas bool // Ollama would say the same: the body is its, to the byte
+	status  int            // 0: by the table
+	inner   string         // what the logs say instead of code; "" for code itself
+	outcome tunnel.Outcome // of the run; 0: failed
+	ollamas bool           // Ollama would say the same: the body is its, to the byte
 }
 
 func (f *failure) Error() string { return f.code + ": " + f.message }
@@ -128,7 +133,14 @@ func (x *exchange) fail(err error) {
 	if status == 0 {
 		status = entry.status
 	}
-	x.acc.end(tunnel.Failed, f.code, status)
+	outcome, inner := tunnel.Failed, f.code
+	if f.outcome != 0 {
+		outcome = f.outcome
+	}
+	if f.inner != "" {
+		inner = f.inner
+	}
+	x.acc.end(outcome, inner, status)
 	if x.started {
 		panic(http.ErrAbortHandler)
 	}

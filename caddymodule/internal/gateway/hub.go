@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/store"
+	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -38,8 +39,14 @@ type Hub struct {
 	fleet  *fleet.Fleet
 	runs   *registry
 	bodies budget
+	lender *lender
 
 	opening sync.Mutex // one Start opens, or one retire closes, at a time
+	reset   [32]byte   // guarded by opening; QUIC's stateless reset key, once read
+	token   [32]byte   // guarded by opening; QUIC's token key, once read
+	digest  []byte     // guarded by opening; nil before the keys were read
+
+	stopListing func() // guarded by opening; nil while there is no socket
 
 	mu       sync.Mutex
 	stack    []*Settings      // guarded by mu; started ones, the last is current
@@ -58,6 +65,9 @@ var errStopping = fail(codeDraining, "the gateway is shutting down")
 // NewHub returns a hub in memory: no socket, no goroutine.
 func NewHub(cfg HubConfig) *Hub {
 	h := &Hub{cfg: cfg, runs: newRegistry()}
+	h.lender = newLender(systemClock, func(by time.Duration) {
+		h.log().Warn("the clock was set; no leases are issued for a moment", zap.Duration("by", by), zap.Duration("pause", lease.TTL))
+	})
 	h.fleet = fleet.New(fleet.Config{Gateway: cfg.Gateway, Store: cfg.Store, Log: h.log})
 	return h
 }
@@ -105,10 +115,18 @@ func (h *Hub) Start(ctx context.Context, st *Settings) error {
 	}
 	st.tunnel = &tunnel.Settings{
 		Gateway: st.Gateway, Epoch: epoch, Software: st.Software, Identity: st.Identity, Registrar: &registrar{h.fleet, h}, Log: st.Log,
+		Now: h.lender.clock.Now,
 	}
 	if st.Authority != nil {
 		st.tunnel.Enroller = &enroller{hub: h, settings: st}
 	}
+	if err := h.readKeys(ctx); err != nil {
+		return err
+	}
+	if st.projection, err = h.publish(ctx, st); err != nil {
+		return err
+	}
+	h.lender.set(st.projection)
 	h.mu.Lock()
 	h.stack = append(h.stack, st)
 	h.draining = false
@@ -124,6 +142,8 @@ func (h *Hub) Start(ctx context.Context, st *Settings) error {
 			return err
 		}
 	}
+	h.fleet.Show(st.filters().all)
+	h.broadcast()
 	h.fleet.OpenLine()
 	h.embed(st.Embedded)
 	return nil
@@ -142,25 +162,52 @@ func (h *Hub) epoch(ctx context.Context) (uint64, error) {
 	return e, nil
 }
 
-// open binds the socket and accepts nodes. h.opening is held.
-func (h *Hub) open(ctx context.Context) error {
-	reset, token, err := h.cfg.Keys(ctx)
-	if err != nil {
+// readKeys reads what persists, once: QUIC's keys, and what is revoked. h.opening is held.
+func (h *Hub) readKeys(ctx context.Context) (err error) {
+	if h.digest != nil {
+		return nil
+	}
+	if err := h.recall(ctx); err != nil {
 		return err
 	}
+	if h.reset, h.token, err = h.cfg.Keys(ctx); err == nil {
+		h.digest = digestKey(h.reset)
+	}
+	return err
+}
+
+// open binds the socket and accepts nodes. h.opening is held.
+func (h *Hub) open(ctx context.Context) error {
 	conn, err := h.cfg.Listen(ctx)
 	if err != nil {
 		return err
 	}
-	l, err := tunnel.Listen(conn, tunnel.ListenConfig{StatelessResetKey: reset, TokenKey: token, Settings: h.tunnelSettings})
+	l, err := tunnel.Listen(conn, tunnel.ListenConfig{StatelessResetKey: h.reset, TokenKey: h.token, Settings: h.tunnelSettings})
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
 	h.listener = l
 	h.mu.Unlock()
+	h.keepTurning(true)
+	life, end := context.WithCancel(context.Background())
+	listing := make(chan struct{})
+	go func() {
+		defer close(listing)
+		h.list(life)
+	}()
+	h.stopListing = func() { end(); <-listing }
 	h.log().Info("listening for nodes", zap.Stringer("address", l.Addr()))
 	return nil
+}
+
+// quiet ends what goes on only while there is a socket. h.opening is held.
+func (h *Hub) quiet() {
+	h.keepTurning(false)
+	if h.stopListing != nil {
+		h.stopListing()
+		h.stopListing = nil
+	}
 }
 
 // remove takes st off the stack, by identity; it reports whether that was the last one.
@@ -181,6 +228,7 @@ func (h *Hub) Stop(st *Settings) {
 	if !h.remove(st) {
 		if cur := h.Current(); cur != nil {
 			h.embed(cur.Embedded)
+			h.retract(st, cur)
 		}
 		return
 	}
@@ -222,6 +270,7 @@ func (h *Hub) retire(st *Settings) {
 	h.listener = nil
 	h.mu.Unlock()
 	h.embed(nil)
+	h.quiet()
 	if err := l.Close(tunnel.CloseDraining, "the gateway has stopped"); err != nil && !errors.Is(err, net.ErrClosed) {
 		st.Log.Warn("closing the node listener", zap.Error(err))
 	}
@@ -274,6 +323,7 @@ func (h *Hub) Destruct() error {
 	h.listener = nil
 	h.mu.Unlock()
 	h.embed(nil)
+	h.quiet()
 	if l == nil {
 		return nil
 	}

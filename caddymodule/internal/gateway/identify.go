@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/internal/store"
 )
 
 // Anonymous is the principal of a site with AuthNone.
@@ -37,7 +38,7 @@ func (x *exchange) identify() error {
 	default:
 		x.principal = x.h.settings.principal(x.presented())
 	}
-	if x.principal == "" {
+	if x.principal == "" || x.h.hub.lender.view.Revoked(store.Subject(store.SubjectPrincipal, x.principal)) {
 		x.w.Header().Set("WWW-Authenticate", `Bearer realm="fairway"`)
 		return fail(codeUnauthorized, "missing or unknown API key")
 	}
@@ -57,13 +58,13 @@ func (x *exchange) presented() string {
 }
 
 // principal finds whose key this is. Every hash is compared, in constant time.
-func (s *Settings) principal(key string) string {
+func (st *Settings) principal(key string) string {
 	if key == "" {
 		return ""
 	}
 	hash := HashKey(key)
 	found := ""
-	for _, k := range s.Keys {
+	for _, k := range st.Keys {
 		if subtle.ConstantTimeCompare(hash[:], k.Hash[:]) == 1 {
 			found = k.Principal
 		}

@@ -44,13 +44,20 @@ func (g *registry) record(v RunView) {
 }
 
 // abort ends every run in flight.
-func (g *registry) abort(f *failure) {
+func (g *registry) abort(f *failure) { g.abortIf(f, func(*Account) bool { return true }) }
+
+// abortIf ends the runs in flight that match, and tells how many.
+func (g *registry) abortIf(f *failure, match func(*Account) bool) (n int) {
 	g.mu.Lock()
 	open := slices.Collect(maps.Values(g.open))
 	g.mu.Unlock()
 	for _, a := range open {
-		a.abort(f)
+		if match(a) {
+			a.abort(f)
+			n++
+		}
 	}
+	return n
 }
 
 // Runs lists the runs in flight and those that ended last, the newest first.

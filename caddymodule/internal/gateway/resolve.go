@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -21,16 +22,24 @@ func (x *exchange) route() error {
 	defer release()
 	e := x.match.Endpoint
 	req, derr := ollama.Decode(e, x.r.Header.Get("Content-Type"), x.r.Header.Get("Content-Encoding"), body)
-	x.request = req
+	key, shown := req.Name.Key(), req.Name.String()
 	if derr != nil {
-		return derr
+		// A name that is none to Ollama may be the id of another provider's model.
+		key, shown = ollama.ModelKey(req.Model), req.Model
+		if _, held := x.h.hub.fleet.HeldBy(key); req.Model == "" || !held {
+			return derr
+		}
+		if !e.ServedBy("openai") {
+			return otherAPI(e, req.Model)
+		}
 	}
-	x.acc.Model = req.Name.String()
+	x.request = req
+	x.acc.Model = shown
 	if req.Name.Cloud {
 		return fail(codeForbidden, "cloud models are not served by this gateway")
 	}
 	run := x.newRun(body)
-	run.want = fleet.Want{Model: req.Name.Key(), Credit: e.Class == ollama.Inference && !req.Load && !req.Unload, Since: e.Since}
+	run.want = fleet.Want{Model: key, Credit: e.Class == ollama.Inference && !req.Load && !req.Unload, Since: e.Since, Filter: x.h.settings.filter(e)}
 	if x.node != "" {
 		if err := x.mayPin(); err != nil {
 			return err
@@ -38,7 +47,7 @@ func (x *exchange) route() error {
 		run.want.Node = x.node
 	}
 	if req.Unload {
-		return x.unload(run)
+		return x.unserved(x.unload(run), key)
 	}
 	if e.Class == ollama.Inventory {
 		// Quick, and Ollama answers it also to a client that has shut its sending side, which here looks like one that left.
@@ -46,7 +55,30 @@ func (x *exchange) route() error {
 		defer stop()
 		run.ctx, run.cancel = context.WithCancelCause(timed)
 	}
-	return run.serve()
+	return x.unserved(run.serve(), key)
+}
+
+// unserved says more than that nobody has a model where it is only the endpoint that its provider does not have.
+func (x *exchange) unserved(err error, key string) error {
+	if !errors.Is(err, fleet.ErrNoModel) || x.match.Endpoint.ServedBy("openai") {
+		return err
+	}
+	if byOllama, byOpenAI := x.h.hub.fleet.HeldBy(key); byOllama || !byOpenAI {
+		return err
+	}
+	return otherAPI(x.match.Endpoint, x.request.Model)
+}
+
+// otherAPI tells the caller of a native endpoint where an OpenAI-compatible provider has what it is for.
+func otherAPI(e *ollama.Endpoint, model string) error {
+	path := "/v1/chat/completions"
+	switch e.Name {
+	case "generate":
+		path = "/v1/completions"
+	case "embed", "embeddings":
+		path = "/v1/embeddings"
+	}
+	return fail(codeBadRequest, "model %q is served by an OpenAI-compatible provider: use %s", model, path)
 }
 
 // pin serves a management endpoint, on the node that the caller names and nowhere else.
@@ -69,7 +101,7 @@ func (x *exchange) pin() error {
 			_ = x.rc.EnableFullDuplex()
 			x.w.Header().Set("Connection", "close")
 		}
-		run.want = fleet.Want{Node: x.node}
+		run.want = fleet.Want{Node: x.node, Filter: x.h.settings.filter(e)}
 		return run.serve()
 	}
 	body, release, err := x.readBody()
@@ -86,7 +118,7 @@ func (x *exchange) pin() error {
 		x.acc.Model = req.Name.String()
 	}
 	run := x.newRun(body)
-	run.want = fleet.Want{Node: x.node, Since: e.Since}
+	run.want = fleet.Want{Node: x.node, Since: e.Since, Filter: x.h.settings.filter(e)}
 	return run.serve()
 }
 

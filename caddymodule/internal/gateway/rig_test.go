@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,13 +29,18 @@ type rig struct {
 	hub  *Hub
 	st   *Settings
 	srv  *httptest.Server
+	opts Options
+	now  atomic.Pointer[http.Handler] // of the current configuration
 	mu   sync.Mutex
 	accs []*Account
 }
 
 const testKey = "sk-test-1"
 
-func newRig(t testing.TB, o Options) *rig {
+func newRig(t testing.TB, o Options) *rig { return newRigWith(t, o, func(*Settings) {}) }
+
+// newRigWith lets the test change the settings before they are started.
+func newRigWith(t testing.TB, o Options, change func(*Settings)) *rig {
 	t.Helper()
 	ca, err := pki.NewSelfSigned("test.local", time.Now)
 	if err != nil {
@@ -44,7 +50,7 @@ func newRig(t testing.TB, o Options) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, ca: ca}
+	r := &rig{t: t, ca: ca, opts: o}
 	id, err := ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleGateway, Name: "gw1"})
 	if err != nil {
 		t.Fatal(err)
@@ -70,11 +76,14 @@ func newRig(t testing.TB, o Options) *rig {
 		Gateway: "gw1", TrustDomain: "test.local", Grace: time.Second, Keys: []Key{{"alice", HashKey(testKey)}, {"bob", HashKey("sk-bob")}},
 		Identity: func() (*pki.Identity, error) { return id, nil }, Authority: ca.Authority(), JoinKey: join, Log: zap.NewNop(),
 	}
+	change(r.st)
 	if err := r.hub.Start(context.Background(), r.st); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.hub.Destruct() })
-	r.srv = httptest.NewServer(r.handler(o))
+	first := r.handler(o)
+	r.now.Store(&first)
+	r.srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { (*r.now.Load()).ServeHTTP(w, req) }))
 	t.Cleanup(r.srv.Close)
 	return r
 }
@@ -97,7 +106,9 @@ func (r *rig) node(name string, fake *fakeollama.Server, credits int) {
 }
 
 // serve joins a node that serves the provider at url.
-func (r *rig) serve(name, url string, credits int) {
+func (r *rig) serve(name, url string, credits int) { r.serveLabeled(name, url, credits, nil) }
+
+func (r *rig) serveLabeled(name, url string, credits int, labels map[string]string) {
 	r.t.Helper()
 	id, err := r.ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleNode, Name: name})
 	if err != nil {
@@ -108,7 +119,7 @@ func (r *rig) serve(name, url string, credits int) {
 		r.t.Fatal(err)
 	}
 	c, err := nodeclient.New(nodeclient.Config{
-		Identity: identitySource{id}, Gateways: []string{r.hub.listener.Addr().String()}, Targets: []nodeclient.Target{{Adapter: a, PerModel: credits}},
+		Identity: identitySource{id}, Gateways: []string{r.hub.listener.Addr().String()}, Targets: []nodeclient.Target{{Adapter: a, PerModel: credits}}, Labels: labels,
 		Grace: -1,
 	})
 	if err != nil {

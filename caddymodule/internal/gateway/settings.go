@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"net"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,7 +43,10 @@ type Settings struct {
 	// Embedded is the node inside this process; nil for none.
 	Embedded *Embedded
 
-	tunnel *tunnel.Settings // made by Hub.Start
+	tunnel     *tunnel.Settings // made by Hub.Start
+	projection *projection      // as Hub.Start has published it
+	filterOnce sync.Once
+	made       filters // guarded by filterOnce
 }
 
 // Slot is a credential that this gateway keeps and lends.

@@ -1,0 +1,106 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// crowd is a fleet in which each node holds a model of its own and one that all hold.
+func crowd(b *testing.B, nodes int) *Fleet {
+	f := newFleet(b)
+	for i := range nodes {
+		join(b, f, fmt.Sprint("n", i), offer(4, "m", fmt.Sprint("own", i)))
+	}
+	return f
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	for _, nodes := range []int{1, 100, 1000} {
+		f := crowd(b, nodes)
+		common, rare, pinned := want(b, "m"), want(b, "own0"), want(b, "m")
+		pinned.Node = "n0"
+		common.Since, rare.Since = "0.1.24", "0.1.24"
+		for _, bm := range []struct {
+			name string
+			want *Want
+		}{{"all-hold-it", common}, {"one-holds-it", rare}, {"pinned", pinned}} {
+			b.Run(fmt.Sprintf("%s/%d", bm.name, nodes), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					p, err := f.Acquire(context.Background(), bm.want, now)
+					if err != nil {
+						b.Fatal(err)
+					}
+					p.Release()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkNoPlace is an Acquire that fails: nobody holds the model, or all who do are busy.
+func BenchmarkNoPlace(b *testing.B) {
+	for _, nodes := range []int{1, 100, 1000} {
+		f := crowd(b, nodes)
+		busy := want(b, "m")
+		for range 4 * nodes {
+			acquire(b, f, busy)
+		}
+		for _, bm := range []struct {
+			name string
+			want *Want
+		}{{"busy", busy}, {"unknown", want(b, "nope")}} {
+			b.Run(fmt.Sprintf("%s/%d", bm.name, nodes), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := f.Acquire(context.Background(), bm.want, now); err == nil {
+						b.Fatal("a place")
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkLine is one run's end while 512 wait at 1,000 busy nodes, and one more that comes: for what all want alike, and for runs that
+// were refused somewhere and so want each something else.
+func BenchmarkLine(b *testing.B) {
+	const nodes, waiters = 1000, 512
+	q := Queue{Depth: 2 * waiters, Wait: time.Minute}
+	for _, alike := range []bool{true, false} {
+		b.Run(fmt.Sprintf("alike=%v", alike), func(b *testing.B) {
+			f := crowd(b, nodes)
+			var places []*Place
+			for range 4 * nodes {
+				places = append(places, acquire(b, f, want(b, "m")))
+			}
+			queue := func() *waiter {
+				w := want(b, "m")
+				if !alike {
+					w.Out = map[TargetRef]bool{{"n0", "ollama", 1}: true}
+				}
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				_, wt, _, err := f.admit(w, q)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return wt
+			}
+			var line []*waiter
+			for range waiters {
+				line = append(line, queue())
+			}
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				places[i%len(places)].Release()
+				places[i%len(places)] = <-line[0].place
+				line = append(line[1:], queue())
+				i++
+			}
+		})
+	}
+}
