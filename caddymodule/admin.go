@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -40,6 +43,11 @@ const (
 // `POST /fairway/tokens` | `{"node", "ttl", "uses"}` → a join token, shown once; ttl as Caddy writes durations, default `1h`
 // `POST /fairway/drain/{node}` | takes a node out, also when it dials again
 // `DELETE /fairway/drain/{node}` | takes it back
+// `GET /fairway/routes` | what callers may ask for
+// `GET /fairway/leases` | the leases whose runs are open
+// `GET /fairway/revocations` | what is revoked
+// `POST /fairway/revocations` | `{"slot"}`, `{"node"}`, `{"principal"}` or `{"lease"}` → revokes it now, everywhere
+// `DELETE /fairway/revocations` | likewise, takes that back
 //
 // It has no configuration. After a failed reload the routes of the failed config stay
 // live, so it holds no app and asks the hubs of the process each time.
@@ -52,41 +60,46 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements caddy.AdminRouter.
 func (*Admin) Routes() []caddy.AdminRoute {
+	get := func(f adminAction) caddy.AdminHandlerFunc { return methods{http.MethodGet: f}.serve }
 	return []caddy.AdminRoute{
-		{Pattern: "/fairway/status", Handler: adminHandler(http.MethodGet, status)},
-		{Pattern: "/fairway/nodes", Handler: adminHandler(http.MethodGet, nodes)},
-		{Pattern: "/fairway/runs", Handler: adminHandler(http.MethodGet, runs)},
-		{Pattern: "/fairway/tokens", Handler: adminHandler(http.MethodPost, tokens)},
-		{Pattern: "/fairway/drain/{node}", Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-			method := http.MethodPost
-			if r.Method == http.MethodDelete {
-				method = http.MethodDelete
-			}
-			return adminHandler(method, drain)(w, r)
-		})},
+		{Pattern: "/fairway/status", Handler: get(status)},
+		{Pattern: "/fairway/nodes", Handler: get(nodes)},
+		{Pattern: "/fairway/runs", Handler: get(runs)},
+		{Pattern: "/fairway/routes", Handler: get(routes)},
+		{Pattern: "/fairway/leases", Handler: get(leases)},
+		{Pattern: "/fairway/tokens", Handler: caddy.AdminHandlerFunc(methods{http.MethodPost: tokens}.serve)},
+		{Pattern: "/fairway/drain/{node}", Handler: caddy.AdminHandlerFunc(methods{http.MethodPost: drain, http.MethodDelete: drain}.serve)},
+		{Pattern: "/fairway/revocations", Handler: caddy.AdminHandlerFunc(methods{
+			http.MethodGet: revocations, http.MethodPost: revoke, http.MethodDelete: revoke,
+		}.serve)},
 	}
 }
 
-// adminHandler answers one method with what f returns, as JSON.
-func adminHandler(method string, f func(ctx context.Context, h *sharedHub, r *http.Request) (any, error)) caddy.AdminHandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if r.Method != method {
-			return apiError(http.StatusMethodNotAllowed, fmt.Errorf("method %s is not allowed: want %s", r.Method, method))
-		}
-		live := liveHubs()
-		if len(live) == 0 {
-			return apiError(http.StatusServiceUnavailable, errors.New("no fairway gateway is running in this Caddy"))
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), adminTimeout)
-		defer cancel()
-		answer, err := f(ctx, live[len(live)-1], r)
-		if err != nil {
-			return err
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		return json.NewEncoder(w).Encode(answer)
+// adminAction is what a route does; its answer goes out as JSON.
+type adminAction func(ctx context.Context, h *sharedHub, r *http.Request) (any, error)
+
+// methods are the methods that a route has.
+type methods map[string]adminAction
+
+func (m methods) serve(w http.ResponseWriter, r *http.Request) error {
+	f, ok := m[r.Method]
+	if !ok {
+		want := strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+		return apiError(http.StatusMethodNotAllowed, fmt.Errorf("method %s is not allowed: want %s", r.Method, want))
 	}
+	live := liveHubs()
+	if len(live) == 0 {
+		return apiError(http.StatusServiceUnavailable, errors.New("no fairway gateway is running in this Caddy"))
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), adminTimeout)
+	defer cancel()
+	answer, err := f(ctx, live[len(live)-1], r)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	return json.NewEncoder(w).Encode(answer)
 }
 
 func apiError(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
@@ -102,6 +115,7 @@ type StatusView struct {
 	Lanes       int            `json:"lanes"`
 	InFlight    int            `json:"runs_in_flight"`
 	Waiting     int            `json:"waiting"`
+	Issuers     []string       `json:"lease_issuers"` // thumbprints, the newest last
 }
 
 func status(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
@@ -112,7 +126,7 @@ func status(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
 	c := takeCensus([]*sharedHub{h})
 	return []StatusView{{
 		Gateway: st.Gateway, TrustDomain: st.TrustDomain, Listen: h.listen, Version: st.Software,
-		Nodes: c.States, Sessions: c.Sessions, Lanes: c.Lanes, InFlight: c.InFlight, Waiting: c.Waiting,
+		Nodes: c.States, Sessions: c.Sessions, Lanes: c.Lanes, InFlight: c.InFlight, Waiting: c.Waiting, Issuers: h.LeaseIssuers(),
 	}}, nil
 }
 
@@ -142,15 +156,23 @@ type TokenView struct {
 	Listen  string    `json:"listen"` // where nodes dial in
 }
 
-// tokenBody bounds a request for a token.
-const tokenBody = 4 << 10
+// maxRequest bounds a request's body.
+const maxRequest = 4 << 10
+
+// readBody reads a request's JSON, strictly.
+func readBody(r *http.Request, into any) error {
+	dec := json.NewDecoder(io.LimitReader(r.Body, maxRequest))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return apiError(http.StatusBadRequest, fmt.Errorf("reading the request: %w", err))
+	}
+	return nil
+}
 
 func tokens(_ context.Context, h *sharedHub, r *http.Request) (any, error) {
 	var q tokenRequest
-	dec := json.NewDecoder(io.LimitReader(r.Body, tokenBody))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&q); err != nil {
-		return nil, apiError(http.StatusBadRequest, fmt.Errorf("reading the request: %w", err))
+	if err := readBody(r, &q); err != nil {
+		return nil, err
 	}
 	ttl, err := q.normalize()
 	if err != nil {
@@ -196,19 +218,9 @@ func drain(ctx context.Context, h *sharedHub, r *http.Request) (any, error) {
 	if !pki.ValidName(node) {
 		return nil, apiError(http.StatusBadRequest, fmt.Errorf("node '%s' is not a name", node))
 	}
-	// The store writes before it answers, and not every storage heeds a deadline.
-	done := make(chan error, 1)
-	go func() {
-		_, err := h.Fleet().Drain(ctx, node, on)
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return nil, apiError(http.StatusServiceUnavailable, err)
-		}
-	case <-ctx.Done():
-		return nil, apiError(http.StatusServiceUnavailable, errors.New("the storage did not answer within a second; the change may still be made"))
+	_, err := answered(func() (bool, error) { return h.Fleet().Drain(ctx, node, on) }, ctx.Done())
+	if err != nil {
+		return nil, apiError(http.StatusServiceUnavailable, err)
 	}
 	return []DrainView{{Node: node, Draining: on, Connected: h.Fleet().Has(node)}}, nil
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -67,6 +68,18 @@ type App struct {
 	// The API keys that admit callers.
 	Keys []Key `json:"keys,omitempty"`
 
+	// The credentials that providers ask for.
+	Slots []Slot `json:"slots,omitempty"`
+
+	// How providers are used. Default: every target of the adapter `ollama`, without a
+	// credential.
+	Profiles []Profile `json:"profiles,omitempty"`
+
+	// Where the life of each lease is written down: `log` to Caddy's log, as the logger
+	// `fairway.audit`; the absolute path of a file, a line of JSON for each step; `off`
+	// nowhere. Default: `log`.
+	Audit string `json:"audit,omitempty"`
+
 	// A node inside this process, for people with one machine. Default: none.
 	EmbeddedNode *EmbeddedNode `json:"embedded_node,omitempty"`
 
@@ -75,8 +88,10 @@ type App struct {
 	values   values
 	hub      *sharedHub
 	settings *gateway.Settings
-	held     bool // a reference to the hub is ours
-	started  bool // the hub has our settings
+	audit    *auditFile // nil without a file
+	held     bool       // a reference to the hub is ours
+	started  bool       // the hub has our settings
+	kept     bool       // a reference to the audit file is ours
 }
 
 // Store is what a gateway remembers about nodes: who holds which session, who is
@@ -105,8 +120,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 		Software:    software(),
 		Grace:       a.values.grace,
 		Keys:        a.values.keys,
+		Slots:       a.values.slots,
+		Profiles:    a.values.profiles,
 		Log:         a.log,
 	}
+	if err := a.provisionAudit(); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	warnUnused(a.values.slots, a.values.profiles, a.log)
 	if a.EmbeddedNode != nil {
 		if err := a.provisionEmbedded(); err != nil {
 			return fmt.Errorf("embedded_node: %w", err)
@@ -145,8 +166,8 @@ func (n *announcer) Handle(context.Context, caddy.Event) error {
 	return nil
 }
 
-// Start makes the CA and the keys if they do not exist yet, and hands this config
-// to the hub.
+// Start makes the CA and the keys if they do not exist yet, opens the audit file, and
+// hands this config to the hub.
 func (a *App) Start() error {
 	if err := a.checkPort(); err != nil {
 		return err
@@ -157,6 +178,11 @@ func (a *App) Start() error {
 	}
 	if err := a.hub.prepare(a.ctx, a, storage); err != nil {
 		return err
+	}
+	if a.audit != nil {
+		if err := a.audit.start(); err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
 	}
 	if err := a.hub.Start(a.ctx, a.settings); err != nil {
 		return fmt.Errorf("listening for nodes on %s: %w", a.values.listen, err)
@@ -175,13 +201,18 @@ func (a *App) Cleanup() error {
 		a.started = false
 		a.hub.Stop(a.settings)
 	}
+	var err error
+	if a.kept {
+		a.kept = false
+		_, err = auditFiles.Delete(a.audit.path)
+	}
 	if !a.held {
-		return nil
+		return err
 	}
 	a.held = false
 	a.hub.store.storage.drop(a)
-	_, err := hubs.Delete(a.hub.key)
-	return err
+	_, hubErr := hubs.Delete(a.hub.key)
+	return errors.Join(err, hubErr)
 }
 
 // software is the program's version as nodes and people see it.

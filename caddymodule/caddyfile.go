@@ -31,10 +31,12 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 }
 
 // option is one word of a block: how to read its line, with the dispenser on the
-// word, and whether it may stand more than once.
+// word, and whether it may stand more than once. With hush an error repeats nothing
+// that stands in the block and is no option: it may be a secret in the wrong place.
 type option struct {
 	parse  func(d *caddyfile.Dispenser) error
 	repeat bool
+	hush   bool
 }
 
 // options are the words of a block.
@@ -50,6 +52,8 @@ func (o options) parse(d *caddyfile.Dispenser, what string, nesting int, later .
 		switch {
 		case slices.Contains(later, word):
 			return d.WrapErr(errLater(what+" option '"+word+"'", ""))
+		case !known && o.hushed():
+			return d.Errf("unrecognized %s option: want %s", what, o.words())
 		case !known:
 			return d.Errf("unrecognized %s option '%s': want %s", what, word, o.words())
 		case seen[word] && !opt.repeat:
@@ -68,6 +72,15 @@ func (o options) parse(d *caddyfile.Dispenser, what string, nesting int, later .
 
 func (o options) words() string {
 	return strings.Join(slices.Sorted(maps.Keys(o)), ", ")
+}
+
+func (o options) hushed() bool {
+	for _, opt := range o {
+		if opt.hush {
+			return true
+		}
+	}
+	return false
 }
 
 // text reads an option's one argument into v. check judges it, unless a placeholder
@@ -101,6 +114,27 @@ func texts(v *[]string, check func(string) error) option {
 		}
 		return nil
 	}}
+}
+
+// pairs reads NAME=VALUE arguments into v, one or more a line.
+func pairs(v *map[string]string) func(d *caddyfile.Dispenser) error {
+	return func(d *caddyfile.Dispenser) error {
+		word, args := d.Val(), d.RemainingArgs()
+		if len(args) == 0 {
+			return d.Errf("'%s' takes one NAME=VALUE or more", word)
+		}
+		if *v == nil {
+			*v = map[string]string{}
+		}
+		for _, a := range args {
+			name, value, ok := strings.Cut(a, "=")
+			if _, twice := (*v)[name]; !ok || name == "" || value == "" || twice {
+				return d.Errf("%s: '%s': want NAME=VALUE, each name once", word, a)
+			}
+			(*v)[name] = value
+		}
+		return nil
+	}
 }
 
 // checked judges a value that is known when the Caddyfile is read.

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -23,6 +24,18 @@ import (
 //		store memory
 //		grace DURATION
 //		key   PRINCIPAL {file./PATH}|{env.NAME}|sha256:HEX
+//		slot  NAME {
+//			value     {file./PATH}|{env.NAME}
+//			on_revoke cancel|drain
+//		}
+//		profile NAME {
+//			adapter ollama|openai
+//			target  NAME
+//			slot    NAME
+//			header  NAME "TEMPLATE WITH {slot}"
+//			nodes   LABEL=VALUE
+//		}
+//		audit off|log|FILE
 //		embedded_node {
 //			ollama  URL|off
 //			target  NAME=ADAPTER:URL
@@ -33,14 +46,16 @@ import (
 //		}
 //	}
 //
-// Everything has a default. `key`, `target`, `credits`, `allow` and `label` may stand more
-// than once, everything else once. The block may be left out.
+// Everything has a default but a slot's value. `key`, `slot`, `profile`, `nodes` and the
+// `target`, `credits`, `allow` and `label` of a node may stand more than once, everything
+// else once. The block may be left out.
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the option's name
 	if d.NextArg() {
 		return d.Errf("fairway takes a block, not '%s'", d.Val())
 	}
-	return options{
+	var uses []slotUse
+	err := options{
 		"listen":       text(&a.Listen, checkListen),
 		"name":         text(&a.Name, checkName),
 		"trust_domain": text(&a.TrustDomain, checkTrustDomain),
@@ -51,11 +66,22 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"store": {parse: func(d *caddyfile.Dispenser) error { a.Store = new(Store); return a.Store.UnmarshalCaddyfile(d) }},
 		"grace": {parse: func(d *caddyfile.Dispenser) error { return parseGrace(d, &a.Grace) }},
 		"key":   {repeat: true, parse: a.parseKey},
+		"slot":  {repeat: true, parse: a.parseSlot},
+		"profile": {repeat: true, parse: func(d *caddyfile.Dispenser) error {
+			use, err := a.parseProfile(d)
+			uses = append(uses, use)
+			return err
+		}},
+		"audit": text(&a.Audit, checkAudit),
 		"embedded_node": {parse: func(d *caddyfile.Dispenser) error {
 			a.EmbeddedNode = new(EmbeddedNode)
 			return a.EmbeddedNode.UnmarshalCaddyfile(d)
 		}},
-	}.parse(d, "fairway", 0, "advertise", "audit", "edge", "jwt", "limits", "policy", "profile", "route", "slot")
+	}.parse(d, "fairway", 0, "advertise", "edge", "jwt", "limits", "policy", "route")
+	if err != nil {
+		return err
+	}
+	return a.checkUses(uses)
 }
 
 func (a *App) parseKey(d *caddyfile.Dispenser) error {
@@ -76,6 +102,111 @@ func (a *App) parseKey(d *caddyfile.Dispenser) error {
 	}
 	a.Keys = append(a.Keys, k)
 	return checked(d, "key "+k.Name, k.Value, func(v string) error { _, err := hashOf(v); return err })
+}
+
+func (a *App) parseSlot(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return d.Err("'slot' takes a name and a block")
+	}
+	s := Slot{Name: args[0]}
+	if err := checkSlotName(s.Name); err != nil {
+		return d.WrapErr(fmt.Errorf("slot: %w", err))
+	}
+	if slices.ContainsFunc(a.Slots, func(other Slot) bool { return other.Name == s.Name }) {
+		return d.Errf("slot %s stands twice", s.Name)
+	}
+	err := options{
+		"value":     {hush: true, parse: s.parseValue},
+		"on_revoke": text(&s.OnRevoke, checkOnRevoke),
+	}.parse(d, "slot", d.Nesting())
+	if err != nil {
+		return err
+	}
+	if s.Value == "" {
+		return d.Errf("slot %s: value is missing: want value {file./path} or value {env.NAME}", s.Name)
+	}
+	a.Slots = append(a.Slots, s)
+	return nil
+}
+
+// parseValue refuses a credential in clear before anything else sees it.
+func (s *Slot) parseValue(d *caddyfile.Dispenser) error {
+	if err := text(&s.Value, nil).parse(d); err != nil {
+		return err
+	}
+	if _, err := parseSource(s.Value); err != nil {
+		return d.WrapErr(fmt.Errorf("value: %w", err))
+	}
+	return nil
+}
+
+// slotUse is where in a Caddyfile a profile names its slot, which may stand further on.
+type slotUse struct {
+	name string              // "": there is nothing to check
+	at   caddyfile.Dispenser // a copy, for the place
+}
+
+func (a *App) parseProfile(d *caddyfile.Dispenser) (use slotUse, err error) {
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return use, d.Err("'profile' takes a name and a block")
+	}
+	p := Profile{Name: args[0]}
+	if err := checkProfileName(p.Name); err != nil {
+		return use, d.WrapErr(fmt.Errorf("profile: %w", err))
+	}
+	if slices.ContainsFunc(a.Profiles, func(other Profile) bool { return other.Name == p.Name }) {
+		return use, d.Errf("profile %s stands twice", p.Name)
+	}
+	head := *d
+	err = options{
+		"adapter": text(&p.Adapter, checkAdapter),
+		"target":  text(&p.Target, checkTargetName),
+		"slot": {parse: func(d *caddyfile.Dispenser) error {
+			use.at = *d
+			return text(&p.Slot, nil).parse(d)
+		}},
+		"header": {parse: p.parseHeader},
+		"nodes":  {repeat: true, parse: pairs(&p.Nodes)},
+	}.parse(d, "profile", d.Nesting())
+	if err != nil {
+		return use, err
+	}
+	if p.Header != nil && p.Slot == "" {
+		return use, head.WrapErr(fmt.Errorf("profile %s: %w", p.Name, errHeaderAlone))
+	}
+	if !hasPlaceholder(p.Slot) {
+		use.name = p.Slot
+	}
+	a.Profiles = append(a.Profiles, p)
+	return use, nil
+}
+
+func (p *Profile) parseHeader(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) != 2 {
+		return d.Errf("'header' takes a name and a value, such as header X-Api-Key %s", slotMark)
+	}
+	p.Header = &ProfileHeader{Name: args[0], Value: args[1]}
+	if err := checkHeader(args[0], args[1]); err != nil {
+		return d.WrapErr(fmt.Errorf("header: %w", err))
+	}
+	return nil
+}
+
+// checkUses sees that the slots exist that profiles name.
+func (a *App) checkUses(uses []slotUse) error {
+	names := make([]string, len(a.Slots))
+	for i, s := range a.Slots {
+		names[i] = s.Name
+	}
+	for _, u := range uses {
+		if u.name != "" && !slices.Contains(names, u.name) {
+			return u.at.WrapErr(errNoSlot(names))
+		}
+	}
+	return nil
 }
 
 func parseGrace(d *caddyfile.Dispenser, grace *caddy.Duration) error {
@@ -127,27 +258,9 @@ func (e *EmbeddedNode) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		"target":  texts(&e.Targets, checkTarget),
 		"credits": texts(&e.Credits, checkCredits),
 		"allow":   texts(&e.Allow, checkAllow),
-		"label":   {repeat: true, parse: e.parseLabel},
+		"label":   {repeat: true, parse: pairs(&e.Labels)},
 		"demo":    text(&e.Demo, checkDemo),
 	}.parse(d, "embedded_node", d.Nesting())
-}
-
-func (e *EmbeddedNode) parseLabel(d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) == 0 {
-		return d.Err("'label' takes one NAME=VALUE or more")
-	}
-	if e.Labels == nil {
-		e.Labels = map[string]string{}
-	}
-	for _, a := range args {
-		name, value, ok := strings.Cut(a, "=")
-		if _, twice := e.Labels[name]; !ok || name == "" || value == "" || twice {
-			return d.Errf("label: '%s': want NAME=VALUE, each name once", a)
-		}
-		e.Labels[name] = value
-	}
-	return nil
 }
 
 // checkAllow judges the spelling; whether there is such an endpoint the node says

@@ -13,10 +13,12 @@
 //	identity.go           the gateway's certificate: issued, or from files
 //	authority.go          the built-in CA
 //	secrets.go            keys that the gateway keeps, keys that callers show
+//	slots.go profiles.go  credentials for providers, and how providers are used
+//	audit.go              what becomes of each lease, to a file or the log
 //	persist.go            the memory store's records in Caddy's storage
 //	embedded.go           a node inside this process
 //	currentlog.go         its logger, which follows the config that counts
-//	admin.go metrics.go   what the hubs show; census.go counts for both
+//	admin*.go metrics.go  what the hubs show; census.go counts for both
 //	command*.go           `caddy fairway …`
 //
 // # A config's life

@@ -10,13 +10,14 @@ type census struct {
 
 	credits map[place]int
 	fenced  map[string]uint64
+	leases  map[string]uint64 // by result
 }
 
 // place is a target of a node.
 type place struct{ node, target string }
 
 func takeCensus(hubs []*sharedHub) census {
-	c := census{States: map[string]int{}, credits: map[place]int{}, fenced: map[string]uint64{}}
+	c := census{States: map[string]int{}, credits: map[place]int{}, fenced: map[string]uint64{}, leases: map[string]uint64{}}
 	for _, h := range hubs {
 		c.add(h)
 	}
@@ -29,6 +30,12 @@ func (c *census) add(h *sharedHub) {
 	c.Waiting += f.Waiting()
 	for reason, n := range f.FencedCounts() {
 		c.fenced[reason] += n
+	}
+	for result, n := range h.LeaseCounts() {
+		if !leaseResults[result] {
+			result = otherResult
+		}
+		c.leases[result] += n
 	}
 	for _, n := range f.Nodes() {
 		c.States[n.State]++

@@ -31,7 +31,7 @@ func init() {
 		Usage: "<command>",
 		Short: "Commands of a running Fairway gateway",
 		Long: `
-Shows what a running gateway sees and lets nodes in and out, through Caddy's admin
+Shows what a running gateway sees, lets nodes in and out, and revokes, through Caddy's admin
 API. --address and --config say which Caddy, as for 'caddy reload'. With --json the
 answer is an array of objects. Exit status: 0, 1 if it failed, 2 for bad usage.`,
 		CobraFunc: commands,
@@ -54,9 +54,12 @@ func commands(root *cobra.Command) {
 	token.Flags().Bool("offline", false, "Sign with the key in the storage of --config, without a running Caddy")
 	key := group(&cobra.Command{Use: "key", Short: "API keys"})
 	key.AddCommand(command("new NAME", "Make an API key, and the configuration line that admits it", 1, runKeyNew))
-	root.AddCommand(token, key,
+	root.AddCommand(token, key, revokeCommand(),
 		command("nodes", "List the nodes", 0, list(http.MethodGet, "/fairway/nodes", nodeTable)),
 		command("runs", "List runs in flight and those that ended last", 0, list(http.MethodGet, "/fairway/runs", runTable)),
+		command("routes", "List what callers may ask for", 0, list(http.MethodGet, "/fairway/routes", routeTable)),
+		command("leases", "List the leases whose runs are open", 0, list(http.MethodGet, "/fairway/leases", leaseTable)),
+		command("revocations", "List what is revoked", 0, list(http.MethodGet, "/fairway/revocations", revocationTable)),
 		command("status", "Show the gateway at a glance", 0, list(http.MethodGet, "/fairway/status", statusTable)),
 		command("drain NODE", "Take a node out, also when it dials again", 1, list(http.MethodPost, "/fairway/drain/", drainTable)),
 		command("undrain NODE", "Take a drained node back", 1, list(http.MethodDelete, "/fairway/drain/", drainTable)),

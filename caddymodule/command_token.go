@@ -97,7 +97,7 @@ func offlineToken(file, adapter string, q tokenRequest) (view TokenView, err err
 	if err != nil {
 		return view, err
 	}
-	app.Keys = nil // signing a token needs none, and they may be readable to the gateway alone
+	app.Keys, app.Slots, app.Profiles = nil, nil, nil // signing a token needs none, and the secrets may be readable to the gateway alone
 	app.log = ctx.Logger()
 	if err := app.resolve(); err != nil {
 		return view, err

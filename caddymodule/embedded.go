@@ -17,12 +17,11 @@ import (
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
 	"github.com/fairway-edge/fairway/internal/pki"
 	"github.com/fairway-edge/fairway/nodeclient"
-	"github.com/fairway-edge/fairway/nodeclient/adapter/ollama"
 )
 
 const (
 	defaultOllama = "http://127.0.0.1:11434"
-	ollamaTarget  = "ollama"
+	noOllama      = "off"
 	maxCredits    = 4096
 )
 
@@ -33,10 +32,10 @@ type EmbeddedNode struct {
 	// The Ollama of this machine, the target `ollama`; `off` for none. Without a
 	// scheme it is http. Default: `http://127.0.0.1:11434`.
 	Ollama string `json:"ollama,omitempty"`
-	// Further providers, each `NAME=ADAPTER:URL`. The adapter is `ollama`.
+	// Further providers, each `NAME=ADAPTER:URL`. The adapter is `ollama` or `openai`.
 	Targets []string `json:"targets,omitempty"`
 	// How many inference runs at once for one model: `N`, or `TARGET=N` for one
-	// target. Default: `OLLAMA_NUM_PARALLEL`, or 1.
+	// target. Default: `OLLAMA_NUM_PARALLEL`, or 1; 32 with the adapter `openai`.
 	Credits []string `json:"credits,omitempty"`
 	// Management endpoints that this machine's owner permits, each `METHOD:PATH`.
 	Allow []string `json:"allow,omitempty"`
@@ -53,7 +52,7 @@ func (a *App) provisionEmbedded() error {
 	if a.values.identity.files != nil {
 		return errors.New("it gets its certificate from the CA of 'identity internal'; with 'identity files' run fairway-node beside Caddy")
 	}
-	cfg, err := a.EmbeddedNode.resolve(newResolver())
+	cfg, providers, err := a.EmbeddedNode.resolve(newResolver())
 	if err != nil {
 		return err
 	}
@@ -65,7 +64,7 @@ func (a *App) provisionEmbedded() error {
 	if _, err := nodeclient.New(cfg); err != nil {
 		return err
 	}
-	a.settings.Embedded = &gateway.Embedded{Key: digest(cfg, a.values), Run: func(ctx context.Context, addr *net.UDPAddr) error {
+	a.settings.Embedded = &gateway.Embedded{Key: digest(cfg, providers, a.values), Run: func(ctx context.Context, addr *net.UDPAddr) error {
 		return runEmbedded(ctx, a.hub.Hub, cfg, addr)
 	}}
 	return nil
@@ -86,106 +85,51 @@ func runEmbedded(ctx context.Context, hub *gateway.Hub, cfg nodeclient.Config, a
 }
 
 // digest tells one node's configuration from another's, placeholders replaced.
-func digest(cfg nodeclient.Config, v values) string {
+func digest(cfg nodeclient.Config, providers []string, v values) string {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%q %q %d %q %q %q %q", v.name, v.trustDomain, v.grace, cfg.Demo, cfg.Allow, cfg.Labels, cfg.Software) // fmt sorts maps
+	_, _ = fmt.Fprintf(h, "%q %q %d %q %q %q %q %q", v.name, v.trustDomain, v.grace, cfg.Demo, cfg.Allow, cfg.Labels, cfg.Software, providers) // fmt sorts maps
 	for _, t := range cfg.Targets {
-		_, _ = fmt.Fprintf(h, "%q %q %q %d %d", t.Adapter.Target(), t.Adapter.Kind(), t.Adapter.Origin(), t.PerModel, t.PerTarget)
+		_, _ = fmt.Fprintf(h, "%q %d %d", t.Adapter.Target(), t.PerModel, t.PerTarget)
 	}
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// resolve makes the node's configuration, without what it gets when it runs.
-func (e *EmbeddedNode) resolve(repl resolver) (cfg nodeclient.Config, err error) {
+// resolve makes the node's configuration, without what it gets when it runs, and
+// spells the providers out.
+func (e *EmbeddedNode) resolve(repl resolver) (cfg nodeclient.Config, providers []string, err error) {
 	demo, err := repl.value("demo", e.Demo, string(nodeclient.DemoOff), checkDemo)
 	if err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	cfg.Demo, cfg.Labels = nodeclient.DemoMode(demo), map[string]string{}
 	if cfg.Allow, err = repl.list("allow", e.Allow, nil); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	for k, v := range e.Labels {
 		if cfg.Labels[k], err = repl.value("label "+k, v, "", nil); err != nil {
-			return cfg, err
+			return cfg, nil, err
 		}
 	}
 	credits, err := repl.list("credits", e.Credits, checkCredits)
 	if err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
-	targets, err := e.resolveTargets(repl)
-	if err != nil {
-		return cfg, err
-	}
-	cfg.Targets, err = grant(targets, credits)
-	return cfg, err
-}
-
-// target is one provider's name and origin.
-type target struct{ name, origin string }
-
-func (e *EmbeddedNode) resolveTargets(repl resolver) (out []target, err error) {
 	origin, err := repl.value("ollama", e.Ollama, defaultOllama, nil)
 	if err != nil {
-		return nil, err
-	}
-	if origin != "off" {
-		out = append(out, target{ollamaTarget, origin})
+		return cfg, nil, err
 	}
 	targets, err := repl.list("target", e.Targets, checkTarget)
-	for _, t := range targets {
-		name, rest, _ := strings.Cut(t, "=")
-		_, origin, _ := strings.Cut(rest, ":")
-		out = append(out, target{name, origin})
+	if err != nil {
+		return cfg, nil, err
 	}
-	return out, err
-}
-
-// grant gives each target its credits.
-func grant(targets []target, credits []string) (out []nodeclient.Target, err error) {
-	perModel := envNumber("OLLAMA_NUM_PARALLEL", 1)
-	loaded := envNumber("OLLAMA_MAX_LOADED_MODELS", 0)
-	special := map[string]int{}
-	for _, c := range credits {
-		if name, n, ok := strings.Cut(c, "="); ok {
-			special[name], _ = strconv.Atoi(n) // checkCredits has read it
-		} else {
-			perModel, _ = strconv.Atoi(c)
-		}
-	}
-	for _, t := range targets {
-		a, err := ollama.New(t.name, t.origin)
-		if err != nil {
-			return nil, err
-		}
-		n := perModel
-		if s, ok := special[t.name]; ok {
-			n = s
-			delete(special, t.name)
-		}
-		out = append(out, nodeclient.Target{Adapter: a, PerModel: n, PerTarget: n * loaded})
-	}
-	for name := range special {
-		return nil, fmt.Errorf("credits: there is no target '%s'", name)
-	}
-	return out, nil
-}
-
-func envNumber(name string, byDefault int) int {
-	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 && n <= maxCredits {
-		return n
-	}
-	return byDefault
+	cfg.Targets, err = nodeclient.Targets(origin, targets, credits, os.Getenv)
+	return cfg, append([]string{origin}, targets...), err
 }
 
 func checkDemo(v string) error { return oneOf(v, "auto", "on", "off") }
 
 func checkOllama(v string) error {
-	if v == "off" {
-		return nil
-	}
-	_, err := ollama.New(ollamaTarget, v)
+	_, err := nodeclient.Targets(v, nil, nil, noEnvironment)
 	return err
 }
 
@@ -202,18 +146,19 @@ func checkCredits(v string) error {
 
 func checkTarget(v string) error {
 	name, rest, ok := strings.Cut(v, "=")
-	adapter, origin, ok2 := strings.Cut(rest, ":")
+	adapter, _, ok2 := strings.Cut(rest, ":")
 	switch {
 	case !ok || !ok2 || !pki.ValidName(name):
 		return fmt.Errorf("'%s': want NAME=ADAPTER:URL", v)
-	case adapter == "openai" || adapter == "goals":
-		return errLater("adapter "+adapter, "want ollama")
-	case adapter != "ollama":
-		return fmt.Errorf("adapter %w", oneOf(adapter, "ollama"))
+	case checkAdapter(adapter) != nil:
+		return fmt.Errorf("adapter: %w", checkAdapter(adapter))
 	}
-	_, err := ollama.New(name, origin)
+	_, err := nodeclient.Targets(noOllama, []string{v}, nil, noEnvironment)
 	return err
 }
+
+// noEnvironment keeps adapting a Caddyfile pure.
+func noEnvironment(string) string { return "" }
 
 // embeddedIdentity is the node's leaf, straight from the CA. The key never leaves memory.
 type embeddedIdentity struct {

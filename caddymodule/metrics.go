@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
+	"github.com/fairway-edge/fairway/lease"
 )
 
 // meters count what happens. They are made once a process and registered with every
@@ -94,7 +95,7 @@ func countRun(a *gateway.Account) {
 
 // gauges reads the hubs when it is asked: nothing to reset, no stale labels.
 type gauges struct {
-	nodes, sessions, lanes, inFlight, queue, credits, fenced *prometheus.Desc
+	nodes, sessions, lanes, inFlight, queue, credits, fenced, leases *prometheus.Desc
 }
 
 var theGauges = sync.OnceValue(func() *gauges {
@@ -109,15 +110,37 @@ var theGauges = sync.OnceValue(func() *gauges {
 		queue:    desc("queue_depth", "Runs that wait for a node.", "route"),
 		credits:  desc("credits", "Inference runs that a target would take now.", "node", "target"),
 		fenced:   desc("fenced_frames_total", "What came too late or from the wrong session and was dropped.", "reason"),
+		leases:   desc("leases_total", "Permissions to use a credential: issued, opened on a node, or refused and why.", "result"),
 	}
 })
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.nodes, g.sessions, g.lanes, g.inFlight, g.queue, g.credits, g.fenced} {
+	for _, d := range []*prometheus.Desc{g.nodes, g.sessions, g.lanes, g.inFlight, g.queue, g.credits, g.fenced, g.leases} {
 		ch <- d
 	}
 }
+
+// otherResult is what is none of leaseResults; the hub uses the same word.
+const otherResult = "lease_other"
+
+// leaseResults are the values that the label result may have. A code comes from a
+// node, and a label must not take any word that one says.
+var leaseResults = func() map[string]bool {
+	known := map[string]bool{
+		"issued": true, "opened": true,
+		"lease_store_unavailable": true, "lease_not_issued": true, "lease_audit_unavailable": true, // the gateway's own
+	}
+	for _, c := range []lease.Code{
+		lease.CodeMalformed, lease.CodeUnknownKey, lease.CodeBadSignature, lease.CodeWrongRecipient, lease.CodeStaleGeneration,
+		lease.CodeWrongConnection, lease.CodeTTLExcessive, lease.CodeNotYetValid, lease.CodeExpired, lease.CodeMismatch, lease.CodeStaleProjection,
+		lease.CodeRevoked, lease.CodeDisabled, lease.CodeReplayed, lease.CodeReplayCacheFull, lease.CodeOpenFailed, lease.CodePayloadInvalid,
+		lease.CodeClockUnavailable,
+	} {
+		known[string(c)] = true
+	}
+	return known
+}()
 
 // nodeStates are always there, so that a state that nobody is in shows as 0.
 var nodeStates = []string{"registered", "ready", "suspect", "draining", "gone"}
@@ -137,6 +160,12 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(g.queue, c.Waiting, gateway.DefaultRoute)
 	for k, n := range c.credits {
 		gauge(g.credits, n, k.node, k.target)
+	}
+	for result := range leaseResults { // all of them, so that the first of a kind is seen as a rise
+		ch <- prometheus.MustNewConstMetric(g.leases, prometheus.CounterValue, float64(c.leases[result]), result)
+	}
+	if n, ok := c.leases[otherResult]; ok {
+		ch <- prometheus.MustNewConstMetric(g.leases, prometheus.CounterValue, float64(n), otherResult)
 	}
 	for reason, n := range c.fenced {
 		ch <- prometheus.MustNewConstMetric(g.fenced, prometheus.CounterValue, float64(n), reason)

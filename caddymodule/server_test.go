@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -46,14 +47,18 @@ func freeTCP(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// freeUDP returns an address whose port is free for TCP too: a test puts a site there.
 func freeUDP(t *testing.T) string {
 	t.Helper()
-	l, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 20 {
+		tcp := freeTCP(t)
+		if l, err := net.ListenPacket("udp", tcp); err == nil {
+			_ = l.Close()
+			return tcp
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.LocalAddr().String()
+	t.Fatal("no port is free for both UDP and TCP")
+	return ""
 }
 
 // config is a Caddyfile with lines in the app's block and in the handler's.
@@ -90,6 +95,9 @@ func (s *server) do(method, url string, body string, header ...string) (int, str
 		r.Header.Set(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(r)
+	for deadline := time.Now().Add(5 * time.Second); dialing(err) && time.Now().Before(deadline); {
+		resp, err = http.DefaultClient.Do(r) // a reload hands the admin API to another listener
+	}
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -99,6 +107,12 @@ func (s *server) do(method, url string, body string, header ...string) (int, str
 		s.t.Fatal(err)
 	}
 	return resp.StatusCode, string(raw)
+}
+
+// dialing tells that nothing was asked yet.
+func dialing(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // node waits until the embedded node is ready and returns its row.

@@ -24,6 +24,9 @@ type values struct {
 	trustDomain string
 	grace       time.Duration
 	keys        []gateway.Key
+	slots       []gateway.Slot
+	profiles    []gateway.Profile
+	audit       string
 	identity    identityValues
 }
 
@@ -54,7 +57,16 @@ func (a *App) resolve() error {
 	if err := a.resolveNames(repl); err != nil {
 		return err
 	}
-	v.keys, err = resolveKeys(a.Keys, repl, a.log)
+	if v.keys, err = resolveKeys(a.Keys, repl, a.log); err != nil {
+		return err
+	}
+	if v.audit, err = repl.value("audit", a.Audit, auditLog, checkAudit); err != nil {
+		return err
+	}
+	if v.slots, err = resolveSlots(a.Slots, repl); err != nil {
+		return err
+	}
+	v.profiles, err = resolveProfiles(a.Profiles, v.slots, repl)
 	return err
 }
 

@@ -119,7 +119,8 @@ var mayImport = []struct {
 	{"tunnel/wire", nil},
 	{"lease", nil},
 	{"nodeclient/adapter", nil},
-	{"nodeclient/adapter/", []string{"nodeclient/adapter", "internal/ollama", "internal/edge"}},
+	{"nodeclient/adapter/http1", []string{"nodeclient/adapter"}},
+	{"nodeclient/adapter/", []string{"nodeclient/adapter", "nodeclient/adapter/http1", "internal/ollama", "internal/edge"}},
 	{"nodeclient/demo", []string{"nodeclient/adapter", "internal/ollama"}},
 	{"nodeclient/cmd/fairway-node", []string{"nodeclient", "tunnel", "internal/pki", "internal/ollama", "internal/edge", "internal/bundle"}},
 	{"nodeclient", []string{

@@ -28,6 +28,7 @@ type bed struct {
 	admin, udp  string
 	tlsAddr     string
 	plain       string // a site of the gateway's Caddy that has nothing to do with Fairway
+	upstream    string // its base URL
 	procs       []*proc
 }
 
@@ -138,6 +139,7 @@ func setUp(ctx context.Context) (*bed, error) {
 		return nil, err
 	}
 	up, proxy, bare, bareUDP, fairway := free("tcp"), free("tcp"), free("tcp"), free("udp"), free("tcp")
+	b.upstream = "http://" + up
 	if _, err = b.start(nil, self, "upstream", up); err != nil {
 		return nil, err
 	}
@@ -224,9 +226,12 @@ func (b *bed) caddy(name, file string) (*proc, error) {
 	return b.start(b.env(name), b.caddyBin, "run", "--adapter", "caddyfile", "--config", path)
 }
 
-func (b *bed) fairway(args ...string) (string, error) {
-	cmd := exec.Command(b.caddyBin, append(append([]string{"fairway"}, args...), "--address", b.admin)...) //nolint:gosec,noctx // our own binary
-	cmd.Env = append(os.Environ(), b.env("fairway")...)
+func (b *bed) fairway(args ...string) (string, error) { return b.command("fairway", b.admin, args...) }
+
+// command runs `caddy fairway` on the gateway of that name.
+func (b *bed) command(name, admin string, args ...string) (string, error) {
+	cmd := exec.Command(b.caddyBin, append(append([]string{"fairway"}, args...), "--address", admin)...) //nolint:gosec,noctx // our own binary
+	cmd.Env = append(os.Environ(), b.env(name)...)
 	o, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("caddy fairway %v: %w: %s", args, err, o)

@@ -38,9 +38,9 @@ func post(ctx context.Context, c *http.Client, url string, body io.Reader) (*htt
 }
 
 // inRandomOrder visits every path once a round.
-func inRandomOrder(b *bed, f func(p *path) error) error {
+func inRandomOrder(paths []*path, f func(p *path) error) error {
 	for range *rounds {
-		order := slices.Clone(b.paths)
+		order := slices.Clone(paths)
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for _, p := range order {
 			if err := f(p); err != nil {
@@ -53,7 +53,7 @@ func inRandomOrder(b *bed, f func(p *path) error) error {
 
 func benchJSON(ctx context.Context, b *bed, t *table) error {
 	for _, c := range []int{1, 32, 256} {
-		err := inRandomOrder(b, func(p *path) error {
+		err := inRandomOrder(b.paths, func(p *path) error {
 			rps, p50, p99, cpu, err := requests(ctx, p, c)
 			t.add(fmt.Sprintf("small JSON, %d clients: requests/s", c), p.name, rps)
 			t.add(fmt.Sprintf("small JSON, %d clients: p50 µs", c), p.name, p50)
@@ -125,7 +125,7 @@ func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
 func benchStreams(ctx context.Context, b *bed, t *table) error {
 	for _, n := range []int{1, 200} {
-		err := inRandomOrder(b, func(p *path) error {
+		err := inRandomOrder(b.paths, func(p *path) error {
 			delays, first, cpu, err := tokenStreams(ctx, p, n, 100)
 			name := fmt.Sprintf("%d token streams at 20 ms: ", n)
 			t.add(name+"delay a token p50 ms", p.name, ms(at(delays, 0.5)))
@@ -197,7 +197,7 @@ func oneStream(ctx context.Context, c *http.Client, url string, count int) (dela
 
 func benchBulk(ctx context.Context, b *bed, t *table) error {
 	const down, up, ups = 512, 32, 8 // MiB; uploads are ordinary request bodies, so several
-	return inRandomOrder(b, func(p *path) error {
+	return inRandomOrder(b.paths, func(p *path) error {
 		c := client(1)
 		defer c.CloseIdleConnections()
 		cpu0, start := p.cpu(), time.Now()

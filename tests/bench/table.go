@@ -14,17 +14,27 @@ import (
 type table struct {
 	started time.Time
 	rows    []string
+	leases  []string // rows of leaseTable
 	samples map[[2]string][]float64
 }
 
 func (t *table) add(row, path string, v float64) {
+	t.rows = appendNew(t.rows, row)
+	t.sample(row, path, v)
+}
+
+func (t *table) sample(row, path string, v float64) {
 	if t.samples == nil {
 		t.samples = make(map[[2]string][]float64)
 	}
-	if !slices.Contains(t.rows, row) {
-		t.rows = append(t.rows, row)
-	}
 	t.samples[[2]string{row, path}] = append(t.samples[[2]string{row, path}], v)
+}
+
+func appendNew(list []string, s string) []string {
+	if slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
 }
 
 func (t *table) median(row, path string) (float64, bool) {
@@ -40,13 +50,16 @@ func (t *table) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Benchmark\n\nMade by `go run ./tests/bench -rounds %d -seconds %g`; medians over the rounds of one run. ", *rounds, *seconds)
 	fmt.Fprintf(&b, "\"added\" is the figure less the direct one.\n\n%s\n\n", machine())
-	b.WriteString("| measure | direct | caddy | quic | fairway | × caddy | × quic |\n|---|---|---|---|---|---|---|\n")
+	if len(t.rows) > 0 {
+		b.WriteString("| measure | direct | caddy | quic | fairway | × caddy | × quic |\n|---|---|---|---|---|---|---|\n")
+	}
 	for _, row := range t.rows {
 		t.row(&b, row, 0)
 		if direct, ok := t.median(row, "direct"); ok && (strings.Contains(row, "delay") || strings.Contains(row, "first token")) {
 			t.row(&b, row, direct)
 		}
 	}
+	t.leaseTable(&b)
 	return b.String()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,13 +32,24 @@ func upstream(addr string) error {
 	mux.HandleFunc("/api/tags", text(`{"models":[{"name":"bench:latest","model":"bench:latest","modified_at":"2026-01-01T00:00:00Z","size":1,"digest":"aa"}]}`))
 	mux.HandleFunc("/api/ps", text(`{"models":[]}`))
 	mux.HandleFunc("/api/chat", chat)
+	mux.HandleFunc("/b/seen", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, seen.Load(), keyed.Load()) })
 	return http.ListenAndServe(addr, mux) //nolint:gosec // a benchmark on loopback
 }
 
 var answer = []byte(`{"model":"bench","created_at":"2026-01-01T00:00:00Z","message":{"role":"assistant","content":"` +
 	`The gateway picked this node and the tiny model answers with a fixed sentence ."},"done":true,"done_reason":"stop","prompt_eval_count":7,"eval_count":16}`)
 
+// benchKey is the credential of the leased runs.
+const benchKey = "sk-bench-0123456789abcdef0123456789abcdef"
+
+// Requests so far, and those of them that came with the key.
+var seen, keyed atomic.Int64
+
 func chat(w http.ResponseWriter, r *http.Request) {
+	seen.Add(1)
+	if r.Header.Get("Authorization") == "Bearer "+benchKey {
+		keyed.Add(1)
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return

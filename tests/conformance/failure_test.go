@@ -274,7 +274,7 @@ func TestLeavingWhileWaiting(t *testing.T) {
 }
 
 // Check 61: a client that closes its sending side is cancelled where Ollama would cancel it, and no more than that. Nodes never do that towards
-// Ollama: nodeclient/adapter/ollama, TestNoHalfClose.
+// Ollama: nodeclient/adapter/http1, TestNoHalfClose.
 func TestHalfClose(t *testing.T) {
 	p := commonPair(t)
 	for _, r := range []request{get("/api/tags"), post("/api/show", `{"model":"tiny"}`), get("/v1/models/tiny"), post("/api/chat", chat("nope", "hi", ""))} {

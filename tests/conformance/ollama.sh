@@ -3,7 +3,8 @@
 #
 #   ollama.sh DIR [CACHE]                       build, or take from CACHE; returns at once when DIR is complete
 #   ollama.sh start DIR [PORT] [NAME=VALUE...]  serve DIR on 127.0.0.1:PORT (28434), print the pid once it answers
-#   ollama.sh stop DIR [PORT]                   stop that server and wait for it
+#   ollama.sh llama DIR [PORT] [FLAG...]        serve its model "tiny" by llama.cpp's own server, which takes FLAGs such as --api-key KEY
+#   ollama.sh stop DIR [PORT]                   stop the server on that port and wait for it
 #
 # CACHE is ${XDG_CACHE_HOME:-~/.cache}/fairway when not given. MODELS=PATH before start serves another store. No model is
 # downloaded. Linux x86-64; needs go, g++, git, cmake, ninja and npm.
@@ -22,7 +23,7 @@ die() {
 }
 
 usage() {
-	sed -n '4,6s/^#   //p' "$here/ollama.sh" >&2
+	sed -n '4,7s/^#   //p' "$here/ollama.sh" >&2
 	exit 2
 }
 
@@ -130,16 +131,29 @@ make_dir() {
 listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 start() {
-	local dir=$1 at=${2:-$port} store run pid
+	local dir=$1 at=${2:-$port} store
 	shift $(($# > 1 ? 2 : 1))
 	dir=$(cd "$dir" && pwd)
 	store=$(cd "${MODELS:-$dir/models}" && pwd)
+	launch "$dir" "$at" OLLAMA_HOST="127.0.0.1:$at" OLLAMA_MODELS="$store" OLLAMA_NO_CLOUD=1 OLLAMA_NOPRUNE=1 "$@" "$dir/bin/ollama" serve
+}
+
+llama() {
+	local dir=$1 at=${2:-$port}
+	shift $(($# > 1 ? 2 : 1))
+	dir=$(cd "$dir" && pwd)
+	launch "$dir" "$at" "$dir/lib/ollama/llama-server" --model "$dir/models/tiny.gguf" --alias tiny --host 127.0.0.1 --port "$at" "$@"
+}
+
+# launch DIR PORT [NAME=VALUE...] COMMAND...: run it, wait until it answers, print its pid. Nothing of the caller's environment
+# reaches it: an OLLAMA_* or LLAMA_* left there would change the answers.
+launch() {
+	local dir=$1 at=$2 run pid
+	shift 2
 	run=$dir/run/$at
 	mkdir -p "$run.home"
 	listens "$at" && die "port $at is taken"
-	# Nothing of the caller's environment reaches it: an OLLAMA_* left there would change the answers.
-	env -i PATH="$PATH" HOME="$run.home" OLLAMA_HOST="127.0.0.1:$at" OLLAMA_MODELS="$store" OLLAMA_NO_CLOUD=1 OLLAMA_NOPRUNE=1 "$@" \
-		"$dir/bin/ollama" serve >"$run.log" 2>&1 </dev/null &
+	env -i PATH="$PATH" HOME="$run.home" "$@" >"$run.log" 2>&1 </dev/null &
 	pid=$!
 	echo "$pid" >"$run.pid"
 	for ((i = 0; i < 200; i++)); do
@@ -166,7 +180,7 @@ stop() {
 }
 
 case ${1:-} in
-start | stop)
+start | llama | stop)
 	[[ $# -ge 2 ]] || usage
 	"$@" # the function of that name
 	;;

@@ -113,8 +113,10 @@ func TestCaddyfiles(t *testing.T) {
 		t.Run(b.page+":"+strconv.Itoa(b.line), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "alice.key"), []byte("fw_example-key-of-a-test-0123456789abcdef\n"), 0o600); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{"alice.key", "vllm.key"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte("fw_example-key-of-a-test-0123456789abcdef\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
 			file := filepath.Join(dir, "Caddyfile")
 			text := strings.ReplaceAll(b.text, "/etc/fairway", dir)
