@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 	"github.com/fairway-edge/fairway/tunnel"
+	"github.com/fairway-edge/fairway/tunnel/wire"
 )
 
 // credential is what the leases of these tests carry.
@@ -96,20 +98,24 @@ func revoke(t testing.TB, s *tunnel.Session, min uint64, subjects ...string) {
 
 // lent is a leased run as the lender would send it.
 type lent struct {
-	open  func(*tunnel.RunOpen)   // changes what is asked, before it is sealed
-	after func(*tunnel.RunOpen)   // and afterwards
-	scope func(*lease.Scope)      // changes what the lease is bound to
+	open  func(*tunnel.RunOpen)     // changes what is asked, before it is sealed
+	after func(*tunnel.RunOpen)     // and afterwards
+	scope func(*lease.Scope)        // changes what the lease is bound to
 	token func(token []byte) []byte // replaces the lease
 }
 
 // head is the hash of a RunOpen message as it is sent.
 func head(t testing.TB, o *tunnel.RunOpen) [sha256.Size]byte {
 	t.Helper()
-	b, err := runOpenMessage(o)
+	b, err := wire.AppendMessage(nil, wire.TypeRunOpen, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sha256.Sum256(b)
+	_, _, n, err := wire.ParseHeader(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sha256.Sum256(b[n:])
 }
 
 // scope is what a lease of o on s is bound to.
@@ -148,8 +154,10 @@ func (l *lender) lend(s *tunnel.Session, how lent) *tunnel.Run {
 }
 
 func (l *lender) tryLend(s *tunnel.Session, how lent) (*tunnel.Run, error) {
-	o := asked(s)
-	o.Route, o.Profile, o.Projection = "default", "p", pgn
+	o := &tunnel.RunOpen{
+		Run: fmt.Sprint("run-", runSeq.Add(1)), Attempt: 1, Generation: s.Generation(), Kind: tunnel.KindTunnel, Adapter: "ollama", Target: "ollama",
+		Method: "POST", Path: []byte("/api/chat"), Model: "tiny", Credit: true, Route: "default", Profile: "p", Projection: pgn, Body: tunnel.BodyLength,
+	}
 	if how.open != nil {
 		how.open(o)
 	}
@@ -201,8 +209,8 @@ type purse struct {
 	*provider
 	paid  atomic.Int32 // requests that came with the credential
 	mu    sync.Mutex
-	lines []adapter.Credential                                                          // guarded by mu: what Do was given
-	dial  func(context.Context) error                                                   // guarded by mu: instead of connecting
+	lines []adapter.Credential                                                       // guarded by mu: what Do was given
+	dial  func(context.Context) error                                                // guarded by mu: instead of connecting
 	do    func(context.Context, *adapter.Request, string) (*adapter.Response, error) // guarded by mu: with the line
 }
 

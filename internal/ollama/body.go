@@ -22,7 +22,8 @@ type member struct {
 }
 
 // members gives the members of body to those who want them. Measured on bodies of
-// 10 MB: 2 ms and 500 bytes for one image, 17 ms for a context of numbers.
+// 1 MB: 0.15 ms and 300 bytes for one image, 1.3 ms for short messages, 2.2 ms for a
+// context of numbers.
 func members(e *Endpoint, body []byte, wanted ...member) *Error {
 	var failed error
 	ok := eachMember(body, func(key, value []byte) {

@@ -24,14 +24,22 @@
 // Texts and rules are those of Ollama v0.32.15, observed on a running server and,
 // where that says nothing, read from its source. Clients match on these texts: the
 // ollama command looks for "not found", editors probe for "Ollama is running".
-// encoding/json (v1) is used on purpose wherever a body is read: Ollama binds with
-// it, and a second JSON reader with other rules for case, duplicates or trailing
-// bytes is how one model is authorised and another one run.
+// Bodies are read by the rules of encoding/json (v1): Ollama binds with it, and a second
+// JSON reader with other rules for case, duplicates or trailing bytes is how one model
+// is authorised and another one run. The scanner that finds the few members which
+// matter is a second reader, for speed, and is compared with encoding/json byte for
+// byte, by tests and FuzzDecodeAgainstJSON.
+//
+// # Other providers
+//
+// Servers that speak OpenAI's API alone have a place in the catalogue: endpoints say by
+// [Endpoint.ServedBy] who may have them, [ParseOpenAIModel] reads an entry of their
+// GET /v1/models, and [ModelKey] tells which of their models is the same as Ollama's.
 //
 // # Trust
 //
-// [Lookup] and [Decode] read what callers send, [ParseModel] and [ParseLoaded] what
-// nodes send, [ParseTags] and [ParsePS] what a node's Ollama sends. All are bounded
+// [Lookup] and [Decode] read what callers send, [ParseModel], [ParseLoaded] and
+// [ParseOpenAIModel] what nodes send, [ParseTags] and [ParsePS] what a node's Ollama sends. All are bounded
 // and fuzzed. None changes a byte of what it reads, save that inventory entries lose
 // the white space between tokens.
 package ollama

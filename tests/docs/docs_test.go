@@ -182,7 +182,7 @@ func TestCodes(t *testing.T) {
 func gatewayCodes(t *testing.T) map[string]string {
 	t.Helper()
 	consts := make(map[string]string)
-	for _, file := range []string{"tunnel/wire/codes.go", "tunnel/messages.go", "caddymodule/internal/gateway/errors.go"} {
+	for _, file := range []string{"lease/lease.go", "tunnel/wire/codes.go", "tunnel/messages.go", "caddymodule/internal/gateway/errors.go"} {
 		for _, d := range parse(t, file).Decls {
 			constants(d, consts)
 		}
@@ -230,7 +230,7 @@ func constants(d ast.Decl, into map[string]string) {
 	}
 }
 
-// value evaluates a literal, a constant's name, or that of another package's constant.
+// value evaluates a literal, a constant's name, that of another package's constant, or one of these as another type.
 func value(e ast.Expr, consts map[string]string) string {
 	switch x := e.(type) {
 	case *ast.BasicLit:
@@ -242,6 +242,8 @@ func value(e ast.Expr, consts map[string]string) string {
 		return consts[x.Name]
 	case *ast.SelectorExpr:
 		return consts[x.Sel.Name]
+	case *ast.CallExpr:
+		return value(x.Args[0], consts)
 	}
 	return ""
 }

@@ -64,6 +64,7 @@ var codes = map[string]struct {
 	tunnel.CodeProviderUnreached: {502, 0},
 	tunnel.CodeBadProvider:       {502, 0},
 	tunnel.CodeClientBody:        {400, 0},
+	tunnel.CodeInternal:          {500, 0},
 	"credential_unavailable":     {503, 5}, // the classes of package lease
 	"credential_denied":          {403, 0},
 	"credential_rejected":        {502, 0},
@@ -113,7 +114,7 @@ func asFailure(err error, e *ollama.Endpoint, model string) *failure {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fail(tunnel.CodeCanceled, "the client went away")
 	}
-	return &failure{code: "internal", message: "internal error", status: http.StatusInternalServerError}
+	return fail(tunnel.CodeInternal, "internal error")
 }
 
 // noSuchModel says that nobody has the model, in Ollama's words.

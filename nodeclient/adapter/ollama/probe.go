@@ -35,6 +35,9 @@ func (a *Adapter) probeTags(ctx context.Context, inv *adapter.Inventory) error {
 	if err != nil {
 		return err
 	}
+	if status == http.StatusUnauthorized { // behind a proxy that asks for a key; 403 is Ollama's own word for a Host that it does not know
+		return fmt.Errorf("/api/tags: status %d: %w", status, adapter.ErrUnauthorized)
+	}
 	if status != http.StatusOK {
 		return fmt.Errorf("/api/tags: status %d", status)
 	}
