@@ -118,14 +118,16 @@ func (i *Issuer) Issue(scope *Scope, recipient []byte, value []byte) (Issued, er
 	if err != nil {
 		return Issued{}, fmt.Errorf("sealing a lease: %w", err)
 	}
+	w := scratches.Get().(*scratch) //nolint:forcetypeassert // of its own kind
+	defer scratches.Put(w)
 	plain := pad(value)
-	ct, err := sender.Seal(scope.transcript(c.Jti, c.Iat, c.Exp, c.Box.RK), plain)
+	ct, err := sender.Seal(scope.transcript(w, c.Jti, c.Iat, c.Exp, c.Box.RK), plain)
 	clear(plain)
 	if err != nil {
 		return Issued{}, fmt.Errorf("sealing a lease: %w", err)
 	}
 	c.Box.EK, c.Box.CT = b64.EncodeToString(enc), b64.EncodeToString(ct)
-	payload, err := c.encode()
+	payload, err := c.encode(w)
 	if err != nil {
 		return Issued{}, err
 	}
@@ -140,12 +142,13 @@ func (i *Issuer) Issue(scope *Scope, recipient []byte, value []byte) (Issued, er
 }
 
 func sign(k issuerKey, payload []byte) ([]byte, error) {
-	input := k.header + "." + b64.EncodeToString(payload)
-	sig, err := jwt.SigningMethodEdDSA.Sign(input, k.private)
+	token := make([]byte, 0, len(k.header)+b64.EncodedLen(len(payload))+b64.EncodedLen(ed25519.SignatureSize)+2)
+	token = b64.AppendEncode(append(append(token, k.header...), '.'), payload)
+	sig, err := jwt.SigningMethodEdDSA.Sign(string(token), k.private)
 	if err != nil {
 		return nil, fmt.Errorf("signing a lease: %w", err)
 	}
-	return append(append([]byte(input), '.'), b64.EncodeToString(sig)...), nil
+	return b64.AppendEncode(append(token, '.'), sig), nil
 }
 
 // claims fills in everything but the box's contents.

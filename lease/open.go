@@ -171,7 +171,9 @@ func (o *Opener) Open(k *Checked, current func() bool, secret *Secret) error {
 	if err != nil {
 		return refuse(CodeOpenFailed)
 	}
-	plain, err := r.Open(k.scope.transcript(k.c.Jti, k.c.Iat, k.c.Exp, k.c.Box.RK), ct)
+	w := scratches.Get().(*scratch) //nolint:forcetypeassert // of its own kind
+	defer scratches.Put(w)
+	plain, err := r.Open(k.scope.transcript(w, k.c.Jti, k.c.Iat, k.c.Exp, k.c.Box.RK), ct)
 	defer clear(plain)
 	if err != nil {
 		return refuse(CodeOpenFailed)

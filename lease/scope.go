@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"sync"
 )
 
 // Ref is an object of the configuration at one revision.
@@ -95,27 +96,39 @@ func channel(exporter []byte) string {
 	return b64.EncodeToString(h[:])
 }
 
-// encode gives the canonical payload.
-func (c *claims) encode() ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(c); err != nil {
+// scratch is working memory for one lease. It holds nothing secret: the value goes in sealed.
+type scratch struct {
+	json bytes.Buffer
+	enc  *json.Encoder // to json
+	text []byte        // a transcript
+}
+
+var scratches = sync.Pool{New: func() any {
+	s := &scratch{text: make([]byte, 0, 1024)}
+	s.enc = json.NewEncoder(&s.json)
+	s.enc.SetEscapeHTML(false)
+	return s
+}}
+
+// encode gives the canonical payload, valid until the next use of w.
+func (c *claims) encode(w *scratch) ([]byte, error) {
+	w.json.Reset()
+	if err := w.enc.Encode(c); err != nil {
 		return nil, err
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return bytes.TrimSuffix(w.json.Bytes(), []byte("\n")), nil
 }
 
 // decode reads a payload, and takes none but the canonical form: re-encoded it must be the same bytes. That rules out duplicates, other cases and
 // orders, white space, escapes, other spellings of numbers, and members that nobody knows.
 func decode(payload []byte) (*claims, error) {
 	c := new(claims)
-	d := json.NewDecoder(bytes.NewReader(payload))
-	d.DisallowUnknownFields()
-	if err := d.Decode(c); err != nil {
+	if json.Unmarshal(payload, c) != nil {
 		return nil, refuse(CodeMalformed)
 	}
-	again, err := c.encode()
+	w := scratches.Get().(*scratch) //nolint:forcetypeassert // of its own kind
+	defer scratches.Put(w)
+	again, err := c.encode(w)
 	if err != nil || !bytes.Equal(again, payload) || !c.plausible() {
 		return nil, refuse(CodeMalformed)
 	}
@@ -139,9 +152,11 @@ func (c *claims) plausible() bool {
 		c.Iat > 0 && c.Iat < maxInteger && c.Exp < maxInteger && c.Nbf == c.Iat && c.Exp > c.Iat
 }
 
-// transcript appends what the box is bound to: the scope as the caller sees it, and of the token the id and the times alone.
-func (s *Scope) transcript(jti string, iat, exp int64, key string) []byte {
-	b := make([]byte, 0, 1024)
+// transcript writes to w what the box is bound to: the scope as the caller sees it, and of the token the id and the times alone. Valid until the next
+// use of w.
+func (s *Scope) transcript(w *scratch, jti string, iat, exp int64, key string) []byte {
+	b := w.text[:0]
+	defer func() { w.text = b }()
 	b = append(b, "fairway-lease/v1/aad\x00"...)
 	text := func(v string) { b = append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...) } //nolint:gosec // bounded by plausible
 	number := func(v uint64) { b = binary.BigEndian.AppendUint64(b, v) }
