@@ -39,7 +39,7 @@
 // # Trust
 //
 // [Lookup] and [Decode] read what callers send, [ParseModel], [ParseLoaded] and
-// [ParseOpenAIModel] what nodes send, [ParseTags] and [ParsePS] what a node's Ollama sends. All are bounded
-// and fuzzed. None changes a byte of what it reads, save that inventory entries lose
-// the white space between tokens.
+// [ParseOpenAIModel] what nodes send, [ParseTags] and [ParsePS] what a node's Ollama
+// sends. All are bounded and fuzzed. None changes a byte of what it reads, save that
+// inventory entries lose the white space between tokens.
 package ollama

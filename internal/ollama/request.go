@@ -35,6 +35,10 @@ type Request struct {
 // is not UTF-8. Other refusals carry Ollama's own text and status. Values it does not
 // need are left for Ollama to judge.
 //
+// A name that Ollama could not have is refused too, but where models are run the
+// Request comes with it, filled in but for Name: another provider may have that model,
+// under the [ModelKey] of the name.
+//
 // contentEncoding is the header's value. zstd is decoded where Ollama decodes it, up
 // to 20 MiB, only to look inside: the body travels on as it came. Anything else but
 // identity is a 415, for Ollama would take the compressed bytes for JSON.
@@ -162,6 +166,9 @@ func (e *Endpoint) named(r Request, t text) (Request, *Error) {
 		refused, ok := err.(*Error) //nolint:errorlint // never wrapped
 		if !ok || e.Name == "delete" && refused.Message == InvalidNameText {
 			refused = badRequest(fmt.Sprintf("name %q is invalid", r.Model))
+		}
+		if e.Action != Route {
+			return Request{}, refused // management is Ollama's alone
 		}
 		return r, refused
 	}

@@ -93,7 +93,7 @@ func TestScannerAgainstJSON(t *testing.T) {
 		`{"a":{b:1}}`, `{"a":{"b"}}`, `{"a":{"b":}}`, `{"a":{"b" 1}}`, `{"a":{,}}`, `{"a":[1 2]}`, `{"a":{"b":1 "c":2}}`, `{"a":1}}`, `{"a":[1]]}`,
 		`{"a":01}`, `{"a":-}`, `{"a":-0}`, `{"a":-01}`, `{"a":1.}`, `{"a":.1}`, `{"a":1.e1}`, `{"a":1e}`, `{"a":1e+}`, `{"a":1E-05}`, `{"a":+1}`, `{"a":0x1}`, `{"a":1_0}`, `{"a":NaN}`,
 		`{"a":tru}`, `{"a":truex}`, `{"a":True}`, `{"a":nul`, `{"a":false,"b":null}`, `{"a":[true,false,null]}`,
-		`{"a":"\u00e9\n\"\\\/"}`, `{"a":"\u00g0"}`, `{"a":"\u00"}`, `{"a":"\x"}`, `{"a":"\`, `{"a":"\u12`, `{"a":"\ud800"}`, `{"a":"\U0041"}`, `{"a":'b'}`,
+		`{"a":"\u00e9\n\"\\\/"}`, `{"a":"\ug000"}`, `{"a":"\u0g00"}`, `{"a":"\u00g0"}`, `{"a":"\u000g"}`, `{"a":"\u000"}`, `{"a":"\u00"}`, `{"a":"\x"}`, `{"a":"\`, `{"a":"\u12`, `{"a":"\ud800"}`, `{"a":"\U0041"}`, `{"a":'b'}`,
 		"{\"a\":\"\x00\"}", "{\"a\":\"tab\there\"}", "{\"a\":\"\x7f\x80\xff\"}", "{\"\xff\":1}", "{\"a\":\v1}", "{\"a\":\u00a01}", "\uFEFF{}", "{}\x00", "{} {}", "{}x",
 		`{"a":` + nested("[", "]", maxNesting-1) + `}`, `{"a":` + nested("[", "]", maxNesting) + `}`,
 		`{"a":` + nested(`{"b":`, `}`, maxNesting-1) + `}`, `{"a":` + nested(`[{"b":[`, `]}]`, 3000) + `}`, `{"a":` + nested(`[{"b":[`, `]}]`, 4000) + `}`,
@@ -110,7 +110,7 @@ func TestScannerAgainstJSON(t *testing.T) {
 func TestScannerFindsEverySpecialByte(t *testing.T) {
 	t.Parallel()
 	e := row(t, "chat")
-	for length := range 80 {
+	for length := range 45 {
 		for at := range length {
 			for _, c := range []byte{0, 1, 0x1f, ' ', '!', '"', '#', '[', '\\', ']', 0x7f, 0x80, 0xa2, 0xdc, 0xff} {
 				value := []byte(strings.Repeat("x", length))
@@ -131,7 +131,7 @@ func TestScannerAgainstJSONOnSoup(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	e := row(t, "v1.chat.completions")
 	accepted := 0
-	for range 100_000 {
+	for range 30_000 {
 		body := []byte(`{`)
 		if rng.IntN(8) == 0 {
 			body = nil
@@ -147,7 +147,7 @@ func TestScannerAgainstJSONOnSoup(t *testing.T) {
 		}
 		againstJSON(t, e, body)
 	}
-	if accepted < 500 {
+	if accepted < 150 {
 		t.Errorf("only %d of the bodies were JSON", accepted)
 	}
 }

@@ -40,7 +40,7 @@ func BenchmarkAcquire(b *testing.B) {
 	}
 }
 
-// BenchmarkNoPlace is an Acquire that fails: nobody holds the model, or all who do are busy.
+// BenchmarkNoPlace is an Acquire that fails: all who hold the model are busy, or nobody holds it, among nodes that have just come or were here before.
 func BenchmarkNoPlace(b *testing.B) {
 	for _, nodes := range []int{1, 100, 1000} {
 		f := crowd(b, nodes)
@@ -51,8 +51,10 @@ func BenchmarkNoPlace(b *testing.B) {
 		for _, bm := range []struct {
 			name string
 			want *Want
-		}{{"busy", busy}, {"unknown", want(b, "nope")}} {
+			age  time.Duration
+		}{{"busy", busy, 0}, {"unknown-to-new-nodes", want(b, "nope"), 0}, {"unknown", want(b, "nope"), comingUp}} {
 			b.Run(fmt.Sprintf("%s/%d", bm.name, nodes), func(b *testing.B) {
+				f.cfg.Now = func() time.Time { return time.Now().Add(bm.age) }
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := f.Acquire(context.Background(), bm.want, now); err == nil {

@@ -75,7 +75,7 @@ type failure struct {
 	code    string
 	message string
 	status  int            // 0: by the table
-	inner   string         // what the logs say instead of code; "" for code itself
+	inner   string         // what the audit and the log say instead of code; "" for code itself
 	outcome tunnel.Outcome // of the run; 0: failed
 	ollamas bool           // Ollama would say the same: the body is its, to the byte
 }
@@ -134,14 +134,11 @@ func (x *exchange) fail(err error) {
 	if status == 0 {
 		status = entry.status
 	}
-	outcome, inner := tunnel.Failed, f.code
+	outcome := tunnel.Failed
 	if f.outcome != 0 {
 		outcome = f.outcome
 	}
-	if f.inner != "" {
-		inner = f.inner
-	}
-	x.acc.end(outcome, inner, status)
+	x.acc.end(outcome, f.code, status)
 	if x.started {
 		panic(http.ErrAbortHandler)
 	}

@@ -114,13 +114,32 @@ func TestModelsOfOtherProviders(t *testing.T) {
 	if resp, body := r.do("POST", "/api/chat", `{"model":"nope","messages":[{}]}`); resp.StatusCode != 404 {
 		t.Errorf("nobody's model: %d %s", resp.StatusCode, body)
 	}
-	// Under /v1 its name is no reason to refuse it.
 	for _, path := range []string{"/v1/chat/completions", "/v1/embeddings", "/v1/messages", "/v1/rerank", "/v1/messages/count_tokens"} {
 		for _, model := range []string{"gpt-x", "/models/foo.gguf"} {
 			resp, body := r.do("POST", path, fmt.Sprintf(`{"model":%q,"messages":[{}],"max_tokens":1}`, model))
-			if resp.StatusCode == 400 || strings.Contains(body, "page not found") {
+			if resp.StatusCode != 200 || body != fmt.Sprintf(`{"object":"answer","path":%q}`, path) {
 				t.Errorf("%s %s: %d %s", path, model, resp.StatusCode, body)
 			}
 		}
+	}
+	// What Ollama does not have does not go there, whoever else has it.
+	if resp, body := r.do("POST", "/v1/rerank", `{"model":"t-echo"}`); resp.StatusCode != 404 || resp.Header.Get("X-Fairway-Error") != "no_such_model" {
+		t.Errorf("rerank by an Ollama: %d %s", resp.StatusCode, body)
+	}
+}
+
+// Without any profile Ollamas are used and nothing else.
+func TestOtherProvidersNeedAProfile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	r.node("n1", fakeollama.Start(t, fakeollama.Options{}), 4)
+	r.openaiNode("n2", "gpt-x")
+	for _, body := range []string{`{"model":"gpt-x","messages":[{}]}`, `{"model":"t-echo","query":"q"}`} {
+		if resp, got := r.do("POST", "/v1/rerank", body); resp.StatusCode != 404 {
+			t.Errorf("rerank %s: %d %s", body, resp.StatusCode, got)
+		}
+	}
+	if resp, got := r.do("POST", "/v1/chat/completions", `{"model":"gpt-x","messages":[{}]}`); resp.StatusCode != 404 {
+		t.Errorf("chat: %d %s", resp.StatusCode, got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/pki"
 	"github.com/fairway-edge/fairway/internal/store"
@@ -145,6 +147,7 @@ func (u *run) refuseLease(n *loan, code lease.Code) error {
 	if n == nil {
 		n = &loan{u: u, record: AuditRecord{Run: u.x.acc.Run, Attempt: u.attempt, Principal: u.x.principal, Route: u.x.acc.Route, Node: u.x.acc.Node, Target: u.x.acc.Target}}
 	}
+	u.x.h.hub.log().Warn("no lease for a run", zap.String("run", n.record.Run), zap.String("code", string(code)), zap.String("node", n.record.Node), zap.String("slot", n.record.Slot))
 	if code != codeLeaseAudit {
 		_ = n.audit("refused", "", string(code)) // it fails anyway
 	}
@@ -209,6 +212,7 @@ func (n *loan) end(refused *tunnel.Refused, err error) {
 				code = "lease_other"
 			}
 			hub.lender.count(code)
+			hub.log().Warn("a node refused a lease", zap.String("run", n.record.Run), zap.String("code", code), zap.String("node", n.record.Node), zap.String("slot", n.record.Slot))
 		}
 		_ = n.audit("refused", "", code)
 		return

@@ -159,35 +159,41 @@ func (st *Settings) profileFor(labels map[string]string, adapter, target string)
 	return nil, false
 }
 
-// filters say which targets a configuration uses. Both are nil without profiles: then it is those with adapter ollama.
+// filters say which targets a configuration uses. The first two are nil without profiles: then it is those with adapter ollama.
 type filters struct {
-	native *fleet.Filter // for Ollama's own endpoints
-	all    *fleet.Filter // for those that every provider may have
+	native  *fleet.Filter // for Ollama's own endpoints
+	all     *fleet.Filter // for those that every provider may have
+	foreign *fleet.Filter // for those that Ollama does not have
 }
 
 // filters returns the same filters each time: runs with the same filter wait in one line.
 func (st *Settings) filters() filters {
 	st.filterOnce.Do(func() {
+		st.made.foreign = &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
+			_, ok := st.profileFor(labels, adapter, target)
+			return ok && adapter == "openai"
+		}}
 		if len(st.Profiles) == 0 {
 			return
 		}
-		st.made = filters{
-			native: &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
-				_, ok := st.profileFor(labels, adapter, target)
-				return ok && adapter == "ollama"
-			}},
-			all: &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
-				_, ok := st.profileFor(labels, adapter, target)
-				return ok
-			}},
-		}
+		st.made.native = &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
+			_, ok := st.profileFor(labels, adapter, target)
+			return ok && adapter == "ollama"
+		}}
+		st.made.all = &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
+			_, ok := st.profileFor(labels, adapter, target)
+			return ok
+		}}
 	})
 	return st.made
 }
 
 // filter returns the one for an endpoint.
 func (st *Settings) filter(e *ollama.Endpoint) *fleet.Filter {
-	if e.ServedBy("openai") {
+	switch {
+	case e.Foreign:
+		return st.filters().foreign
+	case e.ServedBy("openai"):
 		return st.filters().all
 	}
 	return st.filters().native
