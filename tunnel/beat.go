@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,18 +16,40 @@ type beats struct {
 	echoed   atomic.Uint64 // highest own seq that the peer has echoed
 	lastSeen atomic.Int64  // when the last beat came, ns after born
 	lastEcho atomic.Int64  // when echoed last rose, ns after born
+
+	mu    sync.Mutex
+	times [beatsKept]time.Time // guarded by mu; when beats were sent, by seq modulo
 }
+
+// beatsKept is of how many beats the time is kept: an echo is older than that only on a path where it says nothing.
+const beatsKept = 16
 
 // since returns the time from the offset in at to now.
 func (b *beats) since(at *atomic.Int64) time.Duration {
 	return time.Since(b.born) - time.Duration(at.Load())
 }
 
-// next makes the beat to send; gatewayTime is zero on a node.
-func (b *beats) next(gatewayTime int64) *wire.Heartbeat {
-	return &wire.Heartbeat{
-		Seq: b.sent.Add(1), Echo: b.seen.Load(), GatewayTimeNs: gatewayTime, Padding: padding[:],
+// next makes the beat to send; now is the gateway's clock, nil on a node. It is read after the echo: so the node can tell that it was.
+func (b *beats) next(now func() int64) *wire.Heartbeat {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seq := b.sent.Add(1)
+	b.times[seq%beatsKept] = time.Now()
+	h := &wire.Heartbeat{Seq: seq, Echo: b.seen.Load(), Padding: padding[:]}
+	if now != nil {
+		h.GatewayTimeNs = now()
 	}
+	return h
+}
+
+// sentAt returns when the beat was sent that the peer echoes.
+func (b *beats) sentAt(echo uint64) (t time.Time, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if sent := b.sent.Load(); echo == 0 || echo > sent || sent-echo >= beatsKept {
+		return t, false
+	}
+	return b.times[echo%beatsKept], true
 }
 
 // padding alone makes a beat longer than wire.MinHeartbeat.

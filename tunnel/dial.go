@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/quic-go/quic-go"
 
@@ -32,8 +33,9 @@ type DialConfig struct {
 type Events struct {
 	// Drain: the gateway asks for no new runs; with leave it goes away.
 	Drain func(reason string, leave bool)
-	// GatewayTime is the gateway's clock, in Unix nanoseconds, as each beat brings it.
-	GatewayTime func(ns int64)
+	// GatewayTime is the gateway's clock, in Unix nanoseconds, as each beat brings it. The gateway has read it since asked, when the beat was sent that it
+	// echoes; a beat that echoes none that is remembered says nothing.
+	GatewayTime func(ns int64, asked time.Time)
 	// Keys, Projection and Revoke are what leases depend on; once they return nil the node acknowledges. An error ends the session.
 	Keys       func(keys []*IssuerKey) error
 	Projection func(*Projection) error

@@ -49,6 +49,7 @@ type NodeRun struct {
 	state EventKind   // guarded by mu
 	ended atomic.Bool // Refused or Terminal was written
 	bytes uint64      // guarded by mu; of Data
+	late  *time.Timer // guarded by mu; flushes Accepted; nil before
 }
 
 func newNodeRun(s *NodeSession, stream *quic.Stream) *NodeRun {
@@ -128,9 +129,27 @@ func (r *NodeRun) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Accept says that a connection to the provider stands and is about to be used.
+// acceptDelay is how long Accepted may wait for the head, to go out with it: a provider that answers at once then costs one packet less
+// (docs/adr/0006-accepted-with-the-head.md).
+const acceptDelay = time.Millisecond
+
+// Accept says that a connection to the provider stands and is about to be used. It goes out with what follows it within acceptDelay, or alone.
 func (r *NodeRun) Accept() error {
-	return r.send(0, EventAccepted, func(b []byte) ([]byte, error) { return wire.AppendHeader(b, wire.TypeAccepted, 0), nil }, true)
+	err := r.send(0, EventAccepted, func(b []byte) ([]byte, error) { return wire.AppendHeader(b, wire.TypeAccepted, 0), nil }, false)
+	if err == nil {
+		r.mu.Lock()
+		r.late = time.AfterFunc(acceptDelay, r.flushAccepted)
+		r.mu.Unlock()
+	}
+	return err
+}
+
+func (r *NodeRun) flushAccepted() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended.Load() && r.state == EventAccepted && len(r.out) > 0 {
+		_ = r.flush() // the stream's end shows where it matters
+	}
 }
 
 // SendHead sends the provider's head; with flush false it waits for the next frame that is flushed.
@@ -223,6 +242,9 @@ func (r *NodeRun) send(from, to EventKind, frame func([]byte) ([]byte, error), f
 
 // flush writes what has gathered; r.mu is held.
 func (r *NodeRun) flush() error {
+	if r.late != nil {
+		r.late.Stop()
+	}
 	err := r.write(r.out)
 	r.out = r.out[:0]
 	return err

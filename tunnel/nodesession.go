@@ -181,8 +181,8 @@ func (s *NodeSession) handle(t wire.Type, p []byte) error {
 			return err
 		}
 		s.beats.arrived(&m)
-		if f := s.cfg.Events.GatewayTime; f != nil && m.GatewayTimeNs != 0 {
-			f(m.GatewayTimeNs)
+		if asked, ok := s.beats.sentAt(m.Echo); ok && m.GatewayTimeNs != 0 && s.cfg.Events.GatewayTime != nil {
+			s.cfg.Events.GatewayTime(m.GatewayTimeNs, asked)
 		}
 		return nil
 	case wire.TypeReadyAck:
@@ -298,7 +298,7 @@ func (s *NodeSession) beat() {
 			s.Close(wire.CloseSilent, "no heartbeat echo")
 			return
 		}
-		if err := s.ctl.send(wire.TypeHeartbeat, s.beats.next(0)); err != nil {
+		if err := s.ctl.send(wire.TypeHeartbeat, s.beats.next(nil)); err != nil {
 			s.Close(wire.CloseSilent, "the control stream is stuck")
 			return
 		}

@@ -153,7 +153,7 @@ func (s *Session) CancelRun(run string) error {
 func (s *Session) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	beat := s.beats.next(s.st.now())
+	beat := s.beats.next(s.st.now)
 	sent := make(chan error, 1)
 	go func() { sent <- s.ctl.send(wire.TypeHeartbeat, beat) }() // the stream may be blocked; ends within controlTimeout
 	for s.beats.echoed.Load() < beat.Seq {
@@ -340,7 +340,7 @@ func (s *Session) beat() {
 			return
 		}
 		s.notice()
-		if err := s.ctl.send(wire.TypeHeartbeat, s.beats.next(s.st.now())); err != nil {
+		if err := s.ctl.send(wire.TypeHeartbeat, s.beats.next(s.st.now)); err != nil {
 			s.Close(wire.CloseSilent, "the control stream is stuck")
 			return
 		}
