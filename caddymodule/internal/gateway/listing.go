@@ -18,7 +18,7 @@ import (
 
 // Some providers list their models only for a credential. Their node has none, so the gateway asks, through the node and with a lease, as for any run.
 const (
-	listEvery   = 30 * time.Second // as nodes ask such providers that are open
+	listEvery   = time.Minute // each costs three lines of the audit
 	listLook    = 250 * time.Millisecond
 	listTimeout = 10 * time.Second
 	listAtOnce  = 4

@@ -199,7 +199,7 @@ func TestListingsDue(t *testing.T) {
 	if !due(0) || due(0) {
 		t.Fatal("a new target is asked once, at once")
 	}
-	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		l.done(locked[0], errors.New("no"))
 		if due((wait-1)*time.Second) || !due(wait*time.Second) {
 			t.Errorf("not asked again after %d s", wait)
