@@ -22,6 +22,7 @@ func (s *Secret) Mark() Mark {
 	if len(m.sums) == 0 {
 		m.sums = append(m.sums, sha256.Sum256(value))
 	}
+	scrub()
 	return m
 }
 

@@ -30,12 +30,14 @@ type lender struct {
 	*gateway
 	issuer *lease.Issuer
 	forger ed25519.PrivateKey // announced, too: signs what the issuer would not
+	value  string             // of the leases; credential
+	origin string             // of the target
 }
 
 func newLender(t testing.TB) *lender { return newLenderOf(newGateway(t)) }
 
 func newLenderOf(g *gateway) *lender {
-	l := &lender{gateway: g}
+	l := &lender{gateway: g, value: credential, origin: "http://provider.test:1"}
 	var err error
 	if l.issuer, err = lease.NewIssuer(g.now); err != nil {
 		g.t.Fatal(err)
@@ -102,6 +104,7 @@ type lent struct {
 	after func(*tunnel.RunOpen)     // and afterwards
 	scope func(*lease.Scope)        // changes what the lease is bound to
 	token func(token []byte) []byte // replaces the lease
+	body  string
 }
 
 // head is the hash of a RunOpen message as it is sent.
@@ -128,7 +131,7 @@ func (l *lender) scope(s *tunnel.Session, o *tunnel.RunOpen) lease.Scope {
 	return lease.Scope{
 		Issuer: l.id.ID.String(), Audience: pki.ID{TrustDomain: "test.local", Role: pki.RoleNode, Name: s.Node()}.String(), Principal: "alice",
 		Run: o.Run, Attempt: o.Attempt, Kind: "tunnel", Route: lease.Ref{ID: "default", Rev: 3}, Slot: lease.Ref{ID: "s", Rev: 5},
-		Profile: lease.Ref{ID: "p", Rev: 4}, Version: 2, Target: lease.TargetRef{Adapter: o.Adapter, ID: o.Target, Origin: "http://provider.test:1"},
+		Profile: lease.Ref{ID: "p", Rev: 4}, Version: 2, Target: lease.TargetRef{Adapter: o.Adapter, ID: o.Target, Origin: l.origin},
 		Header: "Authorization", PGN: o.Projection, CGN: s.Generation(), Epoch: 9, Exporter: b.Exporter, Leaf: b.Node,
 	}
 }
@@ -136,27 +139,19 @@ func (l *lender) scope(s *tunnel.Session, o *tunnel.RunOpen) lease.Scope {
 // seal makes the lease of a scope for the key that s has announced.
 func (l *lender) seal(s *tunnel.Session, scope *lease.Scope) []byte {
 	l.t.Helper()
-	issued, err := l.issuer.Issue(scope, s.Recipient().PublicKey, []byte(credential))
+	issued, err := l.issuer.Issue(scope, s.Recipient().PublicKey, []byte(l.value))
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	return issued.Token
 }
 
-// lend opens a leased run on s.
+// lend opens a leased run on s, and sends its body.
 func (l *lender) lend(s *tunnel.Session, how lent) *tunnel.Run {
 	l.t.Helper()
-	r, err := l.tryLend(s, how)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return r
-}
-
-func (l *lender) tryLend(s *tunnel.Session, how lent) (*tunnel.Run, error) {
 	o := &tunnel.RunOpen{
 		Run: fmt.Sprint("run-", runSeq.Add(1)), Attempt: 1, Generation: s.Generation(), Kind: tunnel.KindTunnel, Adapter: "ollama", Target: "ollama",
-		Method: "POST", Path: []byte("/api/chat"), Model: "tiny", Credit: true, Route: "default", Profile: "p", Projection: pgn, Body: tunnel.BodyLength,
+		Method: "POST", Path: []byte("/api/chat"), Model: "tiny", Credit: true, Route: "default", Profile: "p", Projection: pgn, Body: tunnel.BodyLength, BodyLength: uint64(len(how.body)),
 	}
 	if how.open != nil {
 		how.open(o)
@@ -167,7 +162,7 @@ func (l *lender) tryLend(s *tunnel.Session, how lent) (*tunnel.Run, error) {
 		scope.Request = head(l.t, o)
 		how.after(o)
 	}
-	return s.Lane().OpenRun(context.Background(), o, []byte{}, func(sent [sha256.Size]byte) ([]byte, error) {
+	r, err := s.Lane().OpenRun(context.Background(), o, []byte(how.body), func(sent [sha256.Size]byte) ([]byte, error) {
 		if how.after == nil {
 			scope.Request = sent
 		}
@@ -180,6 +175,13 @@ func (l *lender) tryLend(s *tunnel.Session, how lent) (*tunnel.Run, error) {
 		}
 		return token, nil
 	}, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if !r.Whole() && r.WriteBody([]byte(how.body)) == nil {
+		_ = r.EndBody()
+	}
+	return r
 }
 
 // forge signs a payload with a key that the gateway has announced: what a bug or a stranger inside the gateway could do.
@@ -280,6 +282,7 @@ type borrower struct {
 	v    *vault
 	node *tunnel.NodeSession
 	s    *tunnel.Session // the gateway's end
+	deaf atomic.Bool     // hears the gateway's time no more
 }
 
 // borrow starts one. change may alter the vault before it is used.
@@ -304,7 +307,14 @@ func (l *lender) borrow(p *purse, change func(*vault)) *borrower {
 	if change != nil {
 		change(b.v)
 	}
-	if b.node, err = link.dial(ctx, id, b.v, b.v.events(tunnel.Events{})); err != nil {
+	events := b.v.events(tunnel.Events{})
+	heard := events.GatewayTime
+	events.GatewayTime = func(ns int64, asked time.Time) {
+		if !b.deaf.Load() {
+			heard(ns, asked)
+		}
+	}
+	if b.node, err = link.dial(ctx, id, b.v, events); err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(b.end)

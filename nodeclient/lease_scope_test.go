@@ -114,13 +114,6 @@ func TestBoxTransplantOnANode(t *testing.T) {
 	l := newLender(t)
 	p := newPurse()
 	b := l.borrow(p, nil)
-	box := []byte(`,"box":`)
-	// transplant puts the box of one token into another.
-	transplant := func(token, from []byte) []byte {
-		own, _, _ := bytes.Cut(payload(t, token), box)
-		_, other, _ := bytes.Cut(payload(t, from), box)
-		return bytes.Join([][]byte{own, other}, box)
-	}
 	for name, change := range map[string]func(*lease.Scope){
 		"only the id":     func(*lease.Scope) {},
 		"principal":       func(s *lease.Scope) { s.Principal = "bob" },
@@ -145,7 +138,7 @@ func TestBoxTransplantOnANode(t *testing.T) {
 			scope: func(s *lease.Scope) { scope = *s },
 			token: func(token []byte) []byte {
 				change(&scope)
-				forged = l.forge(transplant(token, l.seal(b.s, &scope)))
+				forged = l.forge(swapBox(t, payload(t, token), payload(t, l.seal(b.s, &scope))))
 				return forged
 			},
 		}
@@ -162,14 +155,14 @@ func TestBoxTransplantOnANode(t *testing.T) {
 		// Not signed again: the signature covers the box.
 		"without a new signature": {func(token, other []byte) []byte {
 			parts := bytes.Split(token, []byte("."))
-			parts[1] = bytes.Split(l.forge(transplant(token, other)), []byte("."))[1]
+			parts[1] = bytes.Split(l.forge(swapBox(t, payload(t, token), payload(t, other))), []byte("."))[1]
 			return bytes.Join(parts, []byte("."))
 		}, lease.CodeBadSignature},
 		"a claim changed, the box left": {func(token, _ []byte) []byte {
 			return l.forge(bytes.Replace(payload(t, token), []byte(`"sub":"alice"`), []byte(`"sub":"mallo"`), 1))
 		}, lease.CodeOpenFailed},
 		"a life of 61 s": {func(token, _ []byte) []byte { return l.forge(stretch(t, payload(t, token))) }, lease.CodeTTLExcessive},
-		"garbage":        {func([]byte, []byte) []byte { return []byte("a.b.c") }, lease.CodeUnknownKey},
+		"garbage":        {func([]byte, []byte) []byte { return []byte("YQ.YQ.YQ") }, lease.CodeUnknownKey},
 		"nothing":        {func([]byte, []byte) []byte { return []byte{} }, lease.CodeMalformed},
 	} {
 		var scope lease.Scope
@@ -177,6 +170,18 @@ func TestBoxTransplantOnANode(t *testing.T) {
 		refused(t, name, p, res, tt.code)
 	}
 	paid(t, "the forger's own signature under a right lease", p, collect(l.lend(b.s, lent{token: func(token []byte) []byte { return l.forge(payload(t, token)) }})), 1)
+}
+
+// swapBox puts the box of one payload into another.
+func swapBox(t *testing.T, into, from []byte) []byte {
+	t.Helper()
+	box := []byte(`,"box":`)
+	own, _, ok1 := bytes.Cut(into, box)
+	_, other, ok2 := bytes.Cut(from, box)
+	if !ok1 || !ok2 {
+		t.Fatal("no box")
+	}
+	return bytes.Join([][]byte{own, other}, box)
 }
 
 // stretch gives a payload a life of 61 s.

@@ -3,7 +3,9 @@ package nodeclient
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,10 +115,15 @@ type injection struct {
 func (i *injection) Header() string        { return i.header }
 func (i *injection) Line() ([]byte, error) { return i.Secret.Line(i.header) }
 
-// recovered ends a run after a fault of ours, so that it has its one terminal and the others go on.
+// recovered ends a run after a fault of ours, so that it has its one terminal and the others go on. Of what was thrown the log gets the text only if
+// it is the runtime's: any other may hold what the run had in hand, a prompt or a credential.
 func (x *run) recovered() {
 	if p := recover(); p != nil {
-		x.vault.c.log.Error("a fault in a run", zap.Any("panic", p), zap.StackSkip("stack", 1))
+		text := fmt.Sprintf("%T", p)
+		if e, ok := p.(runtime.Error); ok {
+			text = e.Error()
+		}
+		x.vault.c.log.Error("a fault in a run", zap.String("panic", text), zap.StackSkip("stack", 1))
 		x.end(tunnel.Failed, tunnel.CodeInternal, nil)
 	}
 }

@@ -37,6 +37,7 @@ type vault struct {
 	clock  gatewayTime
 	opener lease.Opener
 	life   time.Duration // of a recipient key
+	born   time.Time     // before the session was dialled
 
 	mu          sync.Mutex
 	session     *tunnel.NodeSession  // guarded by mu; nil until attached
@@ -50,12 +51,12 @@ type vault struct {
 }
 
 func (c *Client) newVault(self pki.ID) (*vault, error) {
-	v := &vault{c: c, self: self, keys: lease.NewIssuers(c.cfg.LeaseIssuers), life: recipientLife}
+	v := &vault{c: c, self: self, keys: lease.NewIssuers(c.cfg.LeaseIssuers), life: recipientLife, born: time.Now()}
 	r, err := lease.NewRecipient()
 	if err != nil {
 		return nil, err
 	}
-	v.recipients, v.seq, v.since = []*lease.Recipient{r}, 1, time.Now()
+	v.recipients, v.seq, v.since = []*lease.Recipient{r}, 1, v.born
 	v.opener = lease.Opener{Issuers: v.keys, Recipients: v.live, Now: v.clock.Now, View: &v.view}
 	return v, nil
 }
@@ -84,7 +85,9 @@ func (v *vault) attach(s *tunnel.NodeSession) error {
 	if err != nil {
 		return err
 	}
-	v.clock.heard(s.GatewayTime())
+	if ns := s.GatewayTime(); ns != 0 {
+		v.clock.heard(ns, v.born)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.session, v.binding, v.gateway = s, b, id.String()

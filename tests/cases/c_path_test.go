@@ -14,20 +14,13 @@ import (
 )
 
 // through is a fleet whose node dials by a relay.
-func through(t *testing.T, o rig.Options) (*fleet, *relay) {
+func through(t *testing.T, o rig.Options) (*fleet, *rig.Relay) {
 	t.Helper()
 	f := &fleet{Gateway: newGateway(t, o), fake: fakeollama.Start(t, fakeollama.Options{})}
-	r := newRelay(t, f.Addr())
-	f.node = by(f.Gateway, r).NodeOf("n1", f.fake.URL(), "--credits", credits)
+	r := rig.NewRelay(t, f.Addr())
+	f.node = f.By(r).NodeOf("n1", f.fake.URL(), "--credits", credits)
 	waitModel(t, f.Gateway, "t-echo")
 	return f, r
-}
-
-// by is the gateway as nodes find it by a relay.
-func by(g *rig.Gateway, r *relay) *rig.Gateway {
-	far := *g
-	far.UDP = r.port()
-	return &far
 }
 
 // serves waits until a request succeeds and returns how long that took.
@@ -50,31 +43,31 @@ func TestC02_BlockedUDP(t *testing.T) {
 			t.Parallel()
 			g := newGateway(t, rig.Options{})
 			fake := fakeollama.Start(t, fakeollama.Options{})
-			r := newRelay(t, g.Addr())
+			r := rig.NewRelay(t, g.Addr())
 			var n *rig.Node
 			if joined {
-				n = by(g, r).NodeOf("n1", fake.URL())
+				n = g.By(r).NodeOf("n1", fake.URL())
 				n.Kill()
 				g.WaitNode("n1", "gone")
 			}
-			r.set(func(r *relay) { r.drop = true })
-			start, before := time.Now(), r.sources()
+			r.Set(func(w *rig.Ways) { w.Drop = true })
+			start, before := time.Now(), r.Sources()
 			if joined {
 				n.Restart()
 			} else {
-				n = by(g, r).TryNode("n1", "--token", g.JoinToken("n1"), "--ollama", fake.URL())
+				n = g.By(r).TryNode("n1", "--token", g.JoinToken("n1"), "--ollama", fake.URL())
 			}
 			rig.Eventually(t, 30*time.Second, "one line says what it is", func() bool {
-				return strings.Contains(n.Log(), "UDP to "+by(g, r).Addr()+" looks blocked")
+				return strings.Contains(n.Log(), "UDP to "+g.By(r).Addr()+" looks blocked")
 			})
 			time.Sleep(time.Until(start.Add(long(40*time.Second, 3*time.Minute))))
 			if said := strings.Count(n.Log(), "looks blocked"); said != 1 {
 				t.Errorf("said %d times", said)
 			}
-			if dials, most := r.sources()-before, int(time.Since(start).Seconds()); dials < 3 || dials > most {
+			if dials, most := r.Sources()-before, int(time.Since(start).Seconds()); dials < 3 || dials > most {
 				t.Errorf("%d dials in %v", dials, time.Since(start))
 			}
-			r.set(func(r *relay) { r.drop = false })
+			r.Set(func(w *rig.Ways) { w.Drop = false })
 			g.WaitNode("n1", "ready") // within 20 s, by itself
 			serves(t, g, 5*time.Second)
 		})
@@ -87,8 +80,8 @@ func TestC03_LostPath(t *testing.T) {
 	other := fakeollama.Start(t, fakeollama.Options{Models: []string{"only-n2"}})
 	f.NodeOf("n2", other.URL())
 	waitModel(t, f.Gateway, "only-n2")
-	before := r.sources()
-	r.set(func(r *relay) { r.drop = true })
+	before := r.Sources()
+	r.Set(func(w *rig.Ways) { w.Drop = true })
 	cut := time.Now()
 	rig.Eventually(t, 20*time.Second, "the node leaves the rotation", func() bool { s := f.Node("n1").State; return s == "suspect" || s == "gone" })
 	if d := time.Since(cut); d > 16*time.Second {
@@ -104,9 +97,9 @@ func TestC03_LostPath(t *testing.T) {
 	if s, body := plain(t, f.Gateway).ask("POST", "/api/show", `{"model":"t-echo"}`); s != 503 {
 		t.Errorf("%d %s after %v", s, body, time.Since(start))
 	}
-	r.set(func(r *relay) { r.drop = false })
+	r.Set(func(w *rig.Ways) { w.Drop = false })
 	t.Logf("back after %v", serves(t, f.Gateway, 30*time.Second))
-	if now := r.sources(); now <= before {
+	if now := r.Sources(); now <= before {
 		t.Errorf("no new UDP socket: %d then %d", before, now)
 	}
 }
@@ -115,10 +108,10 @@ func TestC04_SmallMTU(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, rig.Options{})
 	fake := fakeollama.Start(t, fakeollama.Options{})
-	r := newRelay(t, g.Addr())
-	r.set(func(r *relay) { r.maxLen = 1232 })
+	r := rig.NewRelay(t, g.Addr())
+	r.Set(func(w *rig.Ways) { w.MaxLen = 1232 })
 	start := time.Now()
-	by(g, r).NodeOf("n1", fake.URL())
+	g.By(r).NodeOf("n1", fake.URL())
 	if d := time.Since(start); d > within(5*time.Second) {
 		t.Errorf("connected after %v", d)
 	}
@@ -137,7 +130,7 @@ func TestC05_NATRebinds(t *testing.T) {
 	t.Parallel()
 	f, r := through(t, rig.Options{})
 	c := plain(t, f.Gateway)
-	time.AfterFunc(3*time.Second, r.rebind)
+	time.AfterFunc(3*time.Second, r.Rebind)
 	s, body := c.ask("POST", "/api/chat", chat("t-tick", `,"t_n":40,"t_ms":250`))
 	if s != 200 || !strings.Contains(body, `"done":true`) {
 		if !strings.Contains(body, `{"error":`) {
@@ -157,7 +150,7 @@ func TestC18_GatewayRestarts(t *testing.T) {
 	t.Parallel()
 	f, r := through(t, rig.Options{})
 	for i := range 10 {
-		before := r.sources()
+		before := r.Sources()
 		f.Kill()
 		f.Start()
 		far := time.Now()
@@ -166,7 +159,7 @@ func TestC18_GatewayRestarts(t *testing.T) {
 		if d := time.Since(far); d > 30*time.Second {
 			t.Errorf("restart %d: back after %v", i, d)
 		}
-		if now := r.sources(); now <= before {
+		if now := r.Sources(); now <= before {
 			t.Errorf("restart %d: dialled from the same port", i)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -328,5 +327,3 @@ func errorText(path, body string) string {
 func (r *reply) isJSON() bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") && json.Valid([]byte(r.Body))
 }
-
-func isClosed(err error) bool { return errors.Is(err, net.ErrClosed) }

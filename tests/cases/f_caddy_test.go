@@ -104,10 +104,18 @@ func TestF03_ReloadUnderStreams(t *testing.T) {
 	gen := f.Node("n1").Sessions[0].Generation
 	other := fmt.Sprintf("http://:%d {\n\tbind 127.0.0.1\n\trespond \"new site\"\n}\n", rig.FreePort(t, "tcp"))
 	var stop atomic.Bool
+	var lost atomic.Int32
 	var wg sync.WaitGroup
 	wg.Go(func() { // 20 requests a second, a connection each: those that Caddy closes idle are another row
 		for !stop.Load() {
-			if r := (request{File: "A16_api_false"}).to(t, site(f.Gateway)); r.Status != 200 {
+			r := (request{File: "A16_api_false"}).to(t, site(f.Gateway))
+			if r.Status == 0 && len(r.Body) == 0 {
+				// Caddy gives each config a socket of its own on the port (SO_REUSEPORT), and what waits in the old one's queue is lost with
+				// it, on any site; a client's library sends such a request again.
+				lost.Add(1)
+				r = (request{File: "A16_api_false"}).to(t, site(f.Gateway))
+			}
+			if r.Status != 200 {
 				t.Errorf("during the reloads: %d %s: %s after %v", r.Status, r.Body, r.Ended, r.Total)
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -136,6 +144,9 @@ func TestF03_ReloadUnderStreams(t *testing.T) {
 	wg.Wait()
 	if now := f.Node("n1").Sessions; len(now) != 1 || now[0].Generation != gen {
 		t.Errorf("the session changed: %+v", now)
+	}
+	if n := lost.Load(); n > 5 { // one a reload
+		t.Errorf("%d connections were lost", n)
 	}
 }
 

@@ -125,6 +125,9 @@ var llamaRequests = []request{
 	post("/v1/responses", `{"model":"tiny","input":"hi","stream":true}`),
 	post("/v1/messages", `{"model":"tiny","max_tokens":50,"messages":[{"role":"user","content":"hi"}]}`),
 	post("/v1/messages", `{"model":"tiny","max_tokens":50,"stream":true,"messages":[{"role":"user","content":"hi"}]}`),
+	// What Ollama has not.
+	post("/v1/messages/count_tokens", `{"model":"tiny","messages":[{"role":"user","content":"hi"}]}`),
+	post("/v1/rerank", `{"model":"tiny","query":"a","documents":["b"]}`),
 }
 
 // A llama.cpp server behind a key gives callers who do not know the key the same bytes as somebody who does.

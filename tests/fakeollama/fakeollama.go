@@ -45,6 +45,7 @@ type Options struct {
 	Parallel  int           // inferences at once per model; 0 unlimited
 	MaxQueue  int           // inferences waiting per model before a 503; default 512
 	Without   []string      // paths that this "old version" does not have
+	Key       string        // a POST without "Authorization: Bearer KEY" gets a 401, as from a proxy in front; SetKey changes it
 }
 
 // Server is one running fake. Its methods are safe for concurrent use.
@@ -76,6 +77,7 @@ type state struct {
 	execs     map[string]int // by model
 	execIDs   map[string]int // by X-Test-Id
 	gates     map[string]*gate
+	key       string
 }
 
 // Start runs a server until the test ends.
@@ -106,7 +108,7 @@ func Listen(o Options) (*Server, error) {
 	s := &Server{opts: o, addr: o.Addr, start: time.Now(), change: make(chan struct{})}
 	s.state = state{
 		links: map[*link]struct{}{}, models: append([]string(nil), o.Models...), loaded: map[string]time.Time{},
-		blobs: map[string]int64{}, execs: map[string]int{}, execIDs: map[string]int{}, gates: map[string]*gate{},
+		blobs: map[string]int64{}, execs: map[string]int{}, execIDs: map[string]int{}, gates: map[string]*gate{}, key: o.Key,
 	}
 	if err := s.Up(); err != nil {
 		return nil, err
@@ -207,6 +209,9 @@ func (s *Server) SetTagsDelay(d time.Duration) { s.edit(func(st *state) { st.tag
 
 // SetBusy answers every inference with Ollama's 503.
 func (s *Server) SetBusy(on bool) { s.edit(func(st *state) { st.busy = on }) }
+
+// SetKey changes the key that is asked for; "" for none.
+func (s *Server) SetKey(key string) { s.edit(func(st *state) { st.key = key }) }
 
 // Reset forgets log and counters, not models, blobs or faults.
 func (s *Server) Reset() {

@@ -361,7 +361,7 @@ func TestEveryFault(t *testing.T) {
 				resp.Body.Close()
 			}
 			fine := map[string]bool{"early": true, "500": true, "redirect": true, "interim": true, "trailer": true, "http10": true,
-				"hostile": true, "badstatus": true, "switch": true, "extra": true, "closeheader": true}
+				"hostile": true, "badstatus": true, "switch": true, "extra": true, "closeheader": true, "echohead": true, "echotrailer": true}
 			if (err == nil) != fine[kind] {
 				t.Errorf("a stock client sees %v", err)
 			}
@@ -385,6 +385,42 @@ func TestFaultByBody(t *testing.T) {
 	if err := s.SetFault(Fault{Kind: "nonsense"}); err == nil {
 		t.Error("unknown fault taken")
 	}
+}
+
+func TestKey(t *testing.T) {
+	t.Parallel()
+	s := Start(t, Options{Key: "k1"})
+	ask := func(method, path, key string, want int) {
+		t.Helper()
+		body := ""
+		if method == "POST" {
+			body = `{"model":"t-echo","messages":[{}],"t_fault":"echohead"}`
+		}
+		req, _ := http.NewRequestWithContext(t.Context(), method, s.URL()+path, strings.NewReader(body))
+		if key != "" {
+			req.Header.Set("Authorization", key)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want || want == 200 && method == "POST" && resp.Header.Get("X-Debug") != "auth="+key {
+			t.Errorf("%s %s with %q: %d %v", method, path, key, resp.StatusCode, resp.Header)
+		}
+	}
+	ask("POST", "/api/chat", "", 401)
+	ask("POST", "/api/chat", "Bearer k2", 401)
+	ask("POST", "/v1/chat/completions", "k1", 401)
+	ask("POST", "/api/chat", "Bearer k1", 200)
+	ask("GET", "/api/version", "", 200)
+	ask("GET", "/v1/models", "", 200)
+	if n := s.Execs("t-echo"); n != 1 {
+		t.Errorf("%d ran", n)
+	}
+	s.SetKey("k2")
+	ask("POST", "/api/chat", "Bearer k1", 401)
+	ask("POST", "/api/chat", "Bearer k2", 200)
 }
 
 func TestDownAndUp(t *testing.T) {

@@ -48,6 +48,8 @@ var Faults = map[string]string{
 	"badheader":   "a header line without a colon",
 	"extra":       "bytes after the end of the answer",
 	"closeheader": "a complete answer with Connection: close",
+	"echohead":    "an answer whose head repeats the request's Authorization",
+	"echotrailer": "an answer whose trailer does",
 }
 
 type armedFault struct {
@@ -162,6 +164,11 @@ func (f *Fault) act(c *call) error {
 		return c.json(200, object{"done": true})
 	case "trailer":
 		return c.raw("HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Sum: 7\r\n\r\n")
+	case "echohead":
+		return c.whole(200, []byte("{}"), contentType("application/json"), header{"X-Debug", "auth=" + strings.Join(c.rec.Header("Authorization"), " ")})
+	case "echotrailer":
+		return c.raw("HTTP/1.1 200 OK\r\nTrailer: X-Debug\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Debug: " +
+			strings.Join(c.rec.Header("Authorization"), " ") + "\r\n\r\n")
 	case "closeheader":
 		return c.whole(200, []byte("{}"), header{"Connection", "close"})
 	case "extra":

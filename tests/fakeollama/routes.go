@@ -9,8 +9,11 @@ import (
 	"strings"
 )
 
-// run answers the call: faults first, then Ollama's rules, then its endpoints.
+// run answers the call: the key that is asked for and faults first, then Ollama's rules, then its endpoints.
 func (c *call) run() error {
+	if !c.paid() {
+		return c.fail(http.StatusUnauthorized, "unauthorized")
+	}
 	if c.fault == nil {
 		c.fault = knobFault(c.body)
 	}
@@ -21,6 +24,18 @@ func (c *call) run() error {
 		return err
 	}
 	return c.route()
+}
+
+// paid tells whether the call has the key, or needs none, as what only reads does.
+func (c *call) paid() bool {
+	c.s.mu.Lock()
+	key := c.s.key
+	c.s.mu.Unlock()
+	if key == "" || c.rec.Method != http.MethodPost {
+		return true
+	}
+	got := c.rec.Header("Authorization")
+	return len(got) == 1 && got[0] == "Bearer "+key
 }
 
 // gatekeep is what Ollama's middleware and router do before an endpoint.

@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// MemoryCopies counts how often what stands in the memory of a process, over all of its mappings that can be read, and how much that was. A test process that
-// may not read another's memory skips the test: that takes CAP_SYS_PTRACE for a process that has made itself undumpable, as fairway-node does.
-func MemoryCopies(t testing.TB, pid int, what []byte) (copies, size int) {
+// MemoryCopies finds what in the memory of a process, in all of its mappings that can be read, and tells how much that was. Each copy is shown by its
+// mapping and neighbours. A test process that may not read another's memory skips the test: that takes CAP_SYS_PTRACE for a process that has made itself
+// undumpable, as fairway-node does.
+func MemoryCopies(t testing.TB, pid int, what []byte) (copies []string, size int) {
 	t.Helper()
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
 	if errors.Is(err, fs.ErrPermission) {
@@ -37,8 +38,15 @@ func MemoryCopies(t testing.TB, pid int, what []byte) (copies, size int) {
 		// Windows overlap, so that a copy across their border is seen; the kernel's own pages give an error and nothing.
 		for at := from; at < to; at += uint64(len(buf) - len(what) + 1) {
 			n, _ := mem.ReadAt(buf[:min(uint64(len(buf)), to-at)], int64(at))
-			copies += bytes.Count(buf[:n], what)
 			size += n
+			for i := 0; i < n; i += len(what) {
+				j := bytes.Index(buf[i:n], what)
+				if j < 0 {
+					break
+				}
+				i += j
+				copies = append(copies, fmt.Sprintf("%x in %s: %q", at+uint64(i), strings.TrimSpace(m), buf[max(0, i-48):min(n, i+len(what)+48)]))
+			}
 		}
 	}
 	return copies, size

@@ -2,11 +2,13 @@ package rig
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"net/url"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // Find returns where text shows a secret, or a part of at least 16 bytes of it at its beginning, in clear or in one of the spellings in which programs
@@ -38,4 +40,12 @@ func Spellings(secret string) [][]byte {
 	add(url.PathEscape(string(b)))
 	slices.SortFunc(out, bytes.Compare)
 	return slices.CompactFunc(out, bytes.Equal)
+}
+
+// Canary makes a secret that stands in no program and no other test.
+func Canary(t testing.TB) string {
+	t.Helper()
+	var b [20]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "sk-" + hex.EncodeToString(b[:])
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // anyProvider lets /v1 use both.
-var anyProvider = &Filter{Serves: func(_ map[string]string, adapter, _ string) bool { return adapter == "ollama" || adapter == "openai" }}
+var anyProvider = &Filter{Serves: func(c Candidate) bool { return c.Adapter == "ollama" || c.Adapter == "openai" }}
 
 // openAI are entries of GET /v1/models.
 func openAI(ids ...string) (out []*tunnel.Model) {

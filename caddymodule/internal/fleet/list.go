@@ -86,7 +86,7 @@ func (f *Fleet) shows(t *target) bool {
 	if f.shown == nil {
 		return t.adapter == adapterOllama
 	}
-	return f.shown.Serves(t.seat.session.Labels(), t.adapter, t.name)
+	return f.shown.Serves(t.candidate())
 }
 
 // listed reports whether t's models are in lists: it is in use, reachable, of an adapter that has models, and its node is here and not draining. A suspect

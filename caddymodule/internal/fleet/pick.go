@@ -26,9 +26,21 @@ type Want struct {
 	Out map[TargetRef]bool
 }
 
-// Filter says which targets may be used, by labels of their node, adapter and name. Wants with the same Filter want the same.
+// Candidate is a target as a Filter sees it. Only Node is proven, by the node's certificate; the rest is the node's own word.
+type Candidate struct {
+	Node            string
+	Labels          map[string]string // must not be changed
+	Adapter, Target string
+}
+
+// Filter says which targets may be used. Wants with the same Filter want the same.
 type Filter struct {
-	Serves func(labels map[string]string, adapter, target string) bool
+	Serves func(c Candidate) bool
+}
+
+// candidate is t as a Filter sees it. f.mu is held.
+func (t *target) candidate() Candidate {
+	return Candidate{Node: t.seat.node.name, Labels: t.seat.session.Labels(), Adapter: t.adapter, Target: t.name}
 }
 
 // TargetRef names a target of a session: what a refusal leaves out.
@@ -43,7 +55,7 @@ func (w *Want) serves(t *target) bool {
 		return false
 	}
 	if w.Filter != nil {
-		if !w.Filter.Serves(t.seat.session.Labels(), t.adapter, t.name) {
+		if !w.Filter.Serves(t.candidate()) {
 			return false
 		}
 	} else if t.adapter != adapterOllama {

@@ -55,8 +55,10 @@ func (p *Place) Node() string { return p.seat.node.name }
 // Generation returns the fencing number of the session that the place is on.
 func (p *Place) Generation() uint64 { return p.seat.session.Generation() }
 
-// Labels returns the node's labels; they must not be changed.
-func (p *Place) Labels() map[string]string { return p.seat.session.Labels() }
+// Candidate returns the place's target as a Filter sees it.
+func (p *Place) Candidate() Candidate {
+	return Candidate{Node: p.seat.node.name, Labels: p.seat.session.Labels(), Adapter: p.Adapter, Target: p.Target}
+}
 
 // Lane returns the lane to use.
 func (p *Place) Lane() *tunnel.Lane { return p.seat.session.Lane() }

@@ -324,8 +324,8 @@ func (w *world) event() string {
 // TestIndexAgainstWalk plays random events and compares the index with a walk over everything, for many wants, after each one.
 func TestIndexAgainstWalk(t *testing.T) {
 	t.Parallel()
-	both := &Filter{Serves: func(_ map[string]string, adapter, _ string) bool { return adapter == "ollama" || adapter == "openai" }}
-	second := &Filter{Serves: func(_ map[string]string, _, target string) bool { return target == "t1" }}
+	both := &Filter{Serves: func(c Candidate) bool { return c.Adapter == "ollama" || c.Adapter == "openai" }}
+	second := &Filter{Serves: func(c Candidate) bool { return c.Target == "t1" }}
 	picked, prospects := 0, make(map[prospect]int)
 	for seed := range uint64(40) {
 		w := &world{T: t, Rand: rand.New(rand.NewPCG(seed, 5)), clock: time.Now(), filters: []*Filter{nil, both, second}}

@@ -164,7 +164,7 @@ func (u *run) start(place *fleet.Place) (*tunnel.Run, error) {
 	u.loan = nil
 	var seal func([sha256.Size]byte) ([]byte, error)
 	fence := func() error { return u.x.h.hub.fleet.Fence(u.ctx, place) }
-	if p, _ := u.x.h.settings.profileFor(place.Labels(), place.Adapter, place.Target); p != nil && p.Slot != "" {
+	if p, _ := u.x.h.settings.profileFor(place.Candidate()); p != nil && p.Slot != "" {
 		n, err := u.lend(place, p)
 		if err != nil {
 			return nil, err

@@ -459,6 +459,27 @@ func TestReloadRemovesASlot(t *testing.T) {
 	_ = streams
 }
 
+// The label "node" is the node's proven name: a node that calls itself so by a label of its own gets nothing.
+func TestProfileForOneNode(t *testing.T) {
+	t.Parallel()
+	p := newKeyed(t, canary)
+	r := newRigWith(t, Options{}, func(st *Settings) {
+		slotted(canary)(st)
+		st.Profiles[0].Nodes = map[string]string{"node": "n1", "zone": "a"}
+	})
+	r.serveLabeled("n2", p.URL, 4, map[string]string{"node": "n1", "zone": "a"})
+	if resp, body := r.do("POST", "/api/chat", chat("m", "")); resp.StatusCode != 404 {
+		t.Errorf("n2 by its own word: %d %s", resp.StatusCode, body)
+	}
+	r.serveLabeled("n1", p.URL, 4, map[string]string{"zone": "a"})
+	if resp, body := r.do("POST", "/api/chat", chat("m", "")); resp.StatusCode != 200 {
+		t.Errorf("n1: %d %s", resp.StatusCode, body)
+	}
+	if asked, _ := p.counts(); asked != 1 {
+		t.Errorf("%d asked", asked)
+	}
+}
+
 // An answer whose head repeats the credential goes no further.
 func TestEchoOfTheCredential(t *testing.T) {
 	t.Parallel()

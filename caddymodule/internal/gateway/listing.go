@@ -117,7 +117,7 @@ func (l *listings) ask(ctx context.Context, t fleet.LockedTarget) error {
 	if st == nil {
 		return nil
 	}
-	p, ok := st.profileFor(t.Labels, t.Adapter, t.Target)
+	p, ok := st.profileFor(fleet.Candidate{Node: t.Node, Labels: t.Labels, Adapter: t.Adapter, Target: t.Target})
 	if !ok || p == nil || p.Slot == "" {
 		return fmt.Errorf("no profile with a slot is for adapter %s and target %s", t.Adapter, t.Target)
 	}
@@ -175,7 +175,7 @@ func (h *Hub) get(ctx context.Context, st *Settings, t fleet.LockedTarget, path 
 	}
 	x.acc.Principal, x.acc.Route = lister, DefaultRoute
 	u := x.newRun(nil)
-	u.want = fleet.Want{Node: t.Node, Target: t.Target, Filter: &fleet.Filter{Serves: func(map[string]string, string, string) bool { return true }}}
+	u.want = fleet.Want{Node: t.Node, Target: t.Target, Filter: &fleet.Filter{Serves: func(fleet.Candidate) bool { return true }}}
 	err = u.serve()
 	if err == nil && w.over {
 		err = fmt.Errorf("the provider's list of models is over %d bytes", maxListing)

@@ -199,10 +199,10 @@ func TestListingsDue(t *testing.T) {
 	if !due(0) || due(0) {
 		t.Fatal("a new target is asked once, at once")
 	}
-	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+	for _, seconds := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
 		l.done(locked[0], errors.New("no"))
-		if due((wait-1)*time.Second) || !due(wait*time.Second) {
-			t.Errorf("not asked again after %d s", wait)
+		if wait := time.Duration(seconds) * time.Second; due(wait-time.Second) || !due(wait) {
+			t.Errorf("not asked again after %v", wait)
 		}
 	}
 	l.done(locked[0], nil)

@@ -132,13 +132,16 @@ func (p *projection) wire() *tunnel.Projection {
 	return m
 }
 
-// serves reports whether the profile is for a target: by its adapter and name, and the labels of its node.
-func (p *Profile) serves(labels map[string]string, adapter, target string) bool {
-	if p.Adapter != adapter || p.Target != target {
+// nodeLabel is the label of a profile's selector that stands for the node's name, which its certificate proves. Every other label is the node's own word.
+const nodeLabel = "node"
+
+// serves reports whether the profile is for a target: by its adapter and name, and its node's name and labels.
+func (p *Profile) serves(c fleet.Candidate) bool {
+	if p.Adapter != c.Adapter || p.Target != c.Target {
 		return false
 	}
 	for k, v := range p.Nodes {
-		if labels[k] != v {
+		if k == nodeLabel && c.Node != v || k != nodeLabel && c.Labels[k] != v {
 			return false
 		}
 	}
@@ -147,12 +150,12 @@ func (p *Profile) serves(labels map[string]string, adapter, target string) bool 
 
 // profileFor finds the profile under which a target is used, the first in the configuration's order; without any profile a target with adapter
 // ollama is used under none.
-func (st *Settings) profileFor(labels map[string]string, adapter, target string) (p *Profile, ok bool) {
+func (st *Settings) profileFor(c fleet.Candidate) (p *Profile, ok bool) {
 	if len(st.Profiles) == 0 {
-		return nil, adapter == "ollama"
+		return nil, c.Adapter == "ollama"
 	}
 	for i := range st.Profiles {
-		if st.Profiles[i].serves(labels, adapter, target) {
+		if st.Profiles[i].serves(c) {
 			return &st.Profiles[i], true
 		}
 	}
@@ -169,19 +172,19 @@ type filters struct {
 // filters returns the same filters each time: runs with the same filter wait in one line.
 func (st *Settings) filters() filters {
 	st.filterOnce.Do(func() {
-		st.made.foreign = &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
-			_, ok := st.profileFor(labels, adapter, target)
-			return ok && adapter == "openai"
+		st.made.foreign = &fleet.Filter{Serves: func(c fleet.Candidate) bool {
+			_, ok := st.profileFor(c)
+			return ok && c.Adapter == "openai"
 		}}
 		if len(st.Profiles) == 0 {
 			return
 		}
-		st.made.native = &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
-			_, ok := st.profileFor(labels, adapter, target)
-			return ok && adapter == "ollama"
+		st.made.native = &fleet.Filter{Serves: func(c fleet.Candidate) bool {
+			_, ok := st.profileFor(c)
+			return ok && c.Adapter == "ollama"
 		}}
-		st.made.all = &fleet.Filter{Serves: func(labels map[string]string, adapter, target string) bool {
-			_, ok := st.profileFor(labels, adapter, target)
+		st.made.all = &fleet.Filter{Serves: func(c fleet.Candidate) bool {
+			_, ok := st.profileFor(c)
 			return ok
 		}}
 	})

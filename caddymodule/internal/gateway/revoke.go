@@ -43,12 +43,12 @@ func (h *Hub) Revoke(ctx context.Context, subject string, undo bool) (RevokeView
 	if kind == string(store.SubjectLease) && !undo {
 		time.AfterFunc(leaseMemory, func() { h.forgetLease(subject) })
 	}
-	v.Nodes, v.Acked = wait(ctx)
 	event := "revoked"
 	if undo {
 		event = "restored"
 	}
 	h.auditRevocation(event, []string{subject})
+	v.Nodes, v.Acked = wait(ctx)
 	h.log().Info("revocation", zap.String("subject", subject), zap.Bool("revoked", !undo), zap.Bool("durable", v.Durable), zap.Int("nodes", v.Nodes),
 		zap.Int("acknowledged", v.Acked), zap.Int("runs_ended", v.Ended))
 	if errors.Is(err, store.ErrNotDurable) {

@@ -65,7 +65,7 @@ type Profile struct {
 	Slot    string // "": none
 	// Header is what the credential goes into; Value is its template, in which {slot} stands once, as in "Bearer {slot}".
 	Header, Value string
-	// Nodes are the labels that a node must have.
+	// Nodes are the labels that a node must have. The label "node" stands for the node's name, which its certificate proves; all others are its own word.
 	Nodes map[string]string
 }
 

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -14,13 +16,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
+	"github.com/fairway-edge/fairway/tests/rig"
 )
 
 // Threat T15: after its requests a process holds no copy of a credential,
@@ -29,8 +31,11 @@ import (
 // scrambled, so that it stands only where the child puts it.
 func TestNoCredentialInMemory(t *testing.T) {
 	t.Parallel()
+	var random [keySize / 2]byte
+	rand.Read(random[:])
+	key := hex.EncodeToString(random[:]) // stands in no program
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "+canary) {
+		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "+key) {
 			t.Error("no credential came")
 		}
 		io.Copy(io.Discard, r.Body)
@@ -63,7 +68,7 @@ func TestNoCredentialInMemory(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			in.Write(scramble([]byte(canary)))
+			in.Write(scramble([]byte(key)))
 			said := ""
 			lines := bufio.NewScanner(out)
 			for lines.Scan() && lines.Text() != "sent" {
@@ -73,18 +78,20 @@ func TestNoCredentialInMemory(t *testing.T) {
 				cmd.Wait()
 				t.Fatalf("the child failed:\n%s", said)
 			}
-			copies, size := scan(t, cmd.Process.Pid, []byte(canary[:16]))
+			copies, size := rig.MemoryCopies(t, cmd.Process.Pid, []byte(key[:16]))
 			in.Close()
 			io.Copy(io.Discard, out)
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("child: %v", err)
 			}
-			if (copies > 0) != tc.want {
-				t.Errorf("%d copies in %d bytes of memory", copies, size)
+			if (len(copies) > 0) != tc.want {
+				t.Errorf("%d copies in %d bytes of memory: %s", len(copies), size, copies)
 			}
 		})
 	}
 }
+
+const keySize = 24 // of the credential, in bytes
 
 func scramble(b []byte) []byte {
 	out := make([]byte, len(b))
@@ -122,7 +129,7 @@ func TestMemoryOfAChild(t *testing.T) {
 		a.tls.RootCAs = x509.NewCertPool()
 		a.tls.RootCAs.AppendCertsFromPEM([]byte(os.Getenv("MEMORY_ROOT")))
 	}
-	scrambled := make([]byte, len(canary))
+	scrambled := make([]byte, keySize)
 	if _, err := io.ReadFull(os.Stdin, scrambled); err != nil {
 		t.Fatal(err)
 	}
@@ -163,34 +170,4 @@ func TestMemoryOfAChild(t *testing.T) {
 	if kept == "impossible" {
 		t.Error(kept)
 	}
-}
-
-// scan counts what in another process's memory, as far as that can be written.
-func scan(t *testing.T, pid int, what []byte) (copies, size int) {
-	t.Helper()
-	proc := "/proc/" + strconv.Itoa(pid)
-	mem, err := os.Open(proc + "/mem")
-	if err != nil {
-		t.Skipf("the memory of a child cannot be read here: %v", err)
-	}
-	defer mem.Close()
-	maps, err := os.ReadFile(proc + "/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const most = 1 << 30 // what is longer is the race detector's
-	buf := make([]byte, 1<<20)
-	for m := range strings.Lines(string(maps)) {
-		var from, to uint64
-		var mode string
-		if n, _ := fmt.Sscanf(m, "%x-%x %s", &from, &to, &mode); n != 3 || !strings.HasPrefix(mode, "rw") || to-from > most {
-			continue
-		}
-		for at := from; at < to; at += uint64(len(buf) - len(what) + 1) {
-			n, _ := mem.ReadAt(buf[:min(uint64(len(buf)), to-at)], int64(at))
-			copies += bytes.Count(buf[:n], what)
-			size += n
-		}
-	}
-	return copies, size
 }
