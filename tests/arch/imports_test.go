@@ -165,6 +165,7 @@ func TestWhoMayImportWhatOfOthers(t *testing.T) {
 		{"github.com/golang-jwt/", []string{"internal/pki", "lease"}},
 		{"google.golang.org/protobuf", []string{"tunnel", "tunnel/wire"}},
 		{"github.com/klauspost/compress", []string{"internal/ollama", "internal/bundle"}},
+		{"github.com/santhosh-tekuri/jsonschema", []string{"internal/edge"}},
 		{"os/exec", nil},
 		{"unsafe", []string{"tunnel/wire", "lease"}}, // generated code; locked memory
 		{"plugin", nil},
