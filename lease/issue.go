@@ -52,6 +52,9 @@ func (i *Issuer) Rotate() error {
 	k := issuerKey{private: private, header: header(thumb), thumb: thumb, signs: i.now().Add(Adoption)}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if n := len(i.ring); n == 2 && i.now().Before(i.ring[1].signs) {
+		return errors.New("the newest issuer key does not sign yet")
+	}
 	i.ring = append(i.ring, k)
 	if len(i.ring) > 2 {
 		i.ring = i.ring[len(i.ring)-2:]
@@ -174,11 +177,17 @@ func ValidValue(v []byte) bool {
 	return true
 }
 
-// pad hides the value's length: 0x01, two bytes of length, the value, zeros up to the next of 256, 512, 1024 … bytes.
+// Sizes of what is sealed.
+const (
+	minPlain = 256
+	maxPlain = 4160 // holds MaxValue; twice 4096 would not fit a token
+)
+
+// pad hides the value's length: 0x01, two bytes of length, the value, zeros up to the next of 256, 512, … 4096, 4160 bytes.
 func pad(value []byte) []byte {
-	size := 256
+	size := minPlain
 	for size < 3+len(value) {
-		size *= 2
+		size = min(2*size, maxPlain)
 	}
 	b := make([]byte, size)
 	b[0] = 1
@@ -189,7 +198,7 @@ func pad(value []byte) []byte {
 
 // unpad returns the value inside b, which must be what pad made.
 func unpad(b []byte) ([]byte, bool) {
-	if len(b) < 256 || len(b)&(len(b)-1) != 0 || b[0] != 1 {
+	if len(b) < minPlain || len(b) > maxPlain || len(b)&(len(b)-1) != 0 && len(b) != maxPlain || b[0] != 1 {
 		return nil, false
 	}
 	n := int(binary.BigEndian.Uint16(b[1:]))

@@ -26,8 +26,8 @@ import "time"
 
 // Bounds. Sources: docs/security.md.
 const (
-	// MaxToken is the longest lease, in bytes.
-	MaxToken = 8 << 10
+	// MaxToken is the longest lease, in bytes: the longest value in base64 twice, and every other claim at its bound.
+	MaxToken = 16 << 10
 	// TTL is how long a lease may be opened. It covers queueing and opening, not the run.
 	TTL = 15 * time.Second
 	// maxTTL is the longest life that a node accepts.

@@ -104,7 +104,7 @@ func TestGatewayTimeCannotBeHeldUp(t *testing.T) {
 		"more and more":       func(n int) time.Duration { return time.Duration(n) * 200 * time.Millisecond },
 		"a little more":       func(n int) time.Duration { return time.Duration(n) * 10 * time.Millisecond },
 		"all at once, later":  func(n int) time.Duration { return time.Duration(n/20) * 9 * time.Second },
-		"never in time again": func(n int) time.Duration { return min(time.Duration(n), 10) * 400 * time.Millisecond },
+		"never in time again": func(n int) time.Duration { return time.Duration(min(n, 10)) * 400 * time.Millisecond },
 	} {
 		w := newWatchmaker()
 		known := 0

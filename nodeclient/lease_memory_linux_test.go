@@ -17,8 +17,8 @@ import (
 
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 	"github.com/fairway-edge/fairway/nodeclient/adapter/ollama"
+	"github.com/fairway-edge/fairway/tests/canary"
 	"github.com/fairway-edge/fairway/tests/fakeollama"
-	"github.com/fairway-edge/fairway/tests/rig"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -29,19 +29,19 @@ func TestMemoryOfANode(t *testing.T) {
 	for name, keep := range map[string]string{"": "", "the scan finds what is there": "yes"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			key := rig.Canary(t)
+			key := canary.New(t)
 			l := newLender(t)
 			provider := fakeollama.Start(t, fakeollama.Options{Key: key})
 			l.value, l.origin = "Bearer "+key, provider.URL()
-			c := startChild(t, "MEMORY_GATEWAY="+l.addr, "MEMORY_TOKEN="+l.token("n1"), "MEMORY_STATE="+filepath.Join(t.TempDir(), "state"), "MEMORY_PROVIDER="+provider.URL(), "MEMORY_KEEP="+keep)
+			c := startChild(t, "MEMORY_GATEWAY="+l.addr, "MEMORY_TOKEN="+l.token("n1"), "MEMORY_PROVIDER="+provider.URL(), "MEMORY_KEEP="+keep)
 			s := l.nextReady(20 * time.Second)
 			l.announce(s)
 			spend(t, l, s, provider)
 			needle := []byte(key[:16])
-			if copies, size := rig.MemoryCopies(t, os.Getpid(), needle); len(copies) == 0 {
+			if copies, size := canary.InMemory(t, os.Getpid(), needle); len(copies) == 0 {
 				t.Fatalf("this process has no copy in %d bytes; is the scan right?", size)
 			}
-			copies, size := rig.MemoryCopies(t, c.Process.Pid, needle)
+			copies, size := canary.InMemory(t, c.Process.Pid, needle)
 			if (len(copies) > 0) != (keep != "") {
 				t.Errorf("%d copies in %d bytes of memory: %s", len(copies), size, copies)
 			}
@@ -122,9 +122,10 @@ func startChild(t *testing.T, env ...string) *exec.Cmd {
 func TestNodeInAChild(t *testing.T) {
 	gateway := os.Getenv("MEMORY_GATEWAY")
 	if gateway == "" {
-		t.Skip("only as a child")
+		return // not as a child: nothing to do
 	}
-	id, err := NewStateIdentity(os.Getenv("MEMORY_STATE"), os.Getenv("MEMORY_TOKEN"), []string{gateway}, zap.NewNop())
+	dir := filepath.Join(t.TempDir(), "state")
+	id, err := NewStateIdentity(dir, os.Getenv("MEMORY_TOKEN"), []string{gateway}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func TestNodeInAChild(t *testing.T) {
 	}
 	f := &faulty{Adapter: a, keep: os.Getenv("MEMORY_KEEP") != ""}
 	_, stop := launch(t, Config{
-		Identity: id, StateDir: os.Getenv("MEMORY_STATE"), Gateways: []string{gateway}, Targets: []Target{{Adapter: f, PerModel: 32}}, Log: zap.NewNop(),
+		Identity: id, StateDir: dir, Gateways: []string{gateway}, Targets: []Target{{Adapter: f, PerModel: 32}}, Log: zap.NewNop(),
 	})
 	fmt.Println("started")
 	_, _ = io.Copy(io.Discard, os.Stdin)

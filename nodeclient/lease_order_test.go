@@ -17,7 +17,7 @@ import (
 
 	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
-	"github.com/fairway-edge/fairway/tests/rig"
+	"github.com/fairway-edge/fairway/tests/canary"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -278,7 +278,7 @@ func TestAttack60EveryExitClears(t *testing.T) {
 		if tt.outcome != tunnel.Completed && strings.HasPrefix(name, "an echo") && res.head != nil {
 			t.Errorf("%s: the head passed", name)
 		}
-		if rig.Find([]byte(fmt.Sprint(res.head, res.body, res.terminal)), key) >= 0 {
+		if canary.Find([]byte(fmt.Sprint(res.head, res.body, res.terminal)), key) >= 0 {
 			t.Errorf("%s: the gateway is told the credential: %v", name, res.terminal)
 		}
 		p.change(func(p *purse) { p.do = nil })
@@ -296,7 +296,7 @@ func TestAttack60EveryExitClears(t *testing.T) {
 			}
 		}
 		for _, e := range logs.All() {
-			if text := fmt.Sprint(e.Message, e.ContextMap()); rig.Find([]byte(text), key) >= 0 {
+			if text := fmt.Sprint(e.Message, e.ContextMap()); canary.Find([]byte(text), key) >= 0 {
 				t.Errorf("%s: the log says %s", name, text)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairway-edge/fairway/lease"
-	"github.com/fairway-edge/fairway/tests/rig"
+	"github.com/fairway-edge/fairway/tests/canary"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -24,7 +24,7 @@ func TestLeasedRunOnANode(t *testing.T) {
 		var token []byte
 		paid(t, "clock "+name, p, collect(l.lend(b.s, lent{token: func(t []byte) []byte { token = t; return t }})), 1)
 		for _, seg := range append(bytes.Split(token, []byte(".")), payload(t, token)) {
-			if i := rig.Find(seg, credential); i >= 0 {
+			if i := canary.Find(seg, credential); i >= 0 {
 				t.Errorf("the token shows the credential at %d", i)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 
 // serveRun serves a run of v's session: admit, connect, open the lease, accept, ask, answer.
 func (c *Client) serveRun(ctx context.Context, r *tunnel.NodeRun, v *vault) {
+	defer c.recovered(r)
 	a, refusal, after := c.admit(r, v)
 	if refusal != nil {
 		_ = r.Refuse(refusal)
@@ -43,7 +44,6 @@ func (c *Client) serveRun(ctx context.Context, r *tunnel.NodeRun, v *vault) {
 	defer release()
 	defer context.AfterFunc(ctx, release)()
 	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, vault: v, lease: a.lease, start: time.Now(), release: release}
-	defer x.recovered()
 	x.serve(ctx)
 }
 
@@ -117,14 +117,14 @@ func (i *injection) Line() ([]byte, error) { return i.Secret.Line(i.header) }
 
 // recovered ends a run after a fault of ours, so that it has its one terminal and the others go on. Of what was thrown the log gets the text only if
 // it is the runtime's: any other may hold what the run had in hand, a prompt or a credential.
-func (x *run) recovered() {
+func (c *Client) recovered(r *tunnel.NodeRun) {
 	if p := recover(); p != nil {
 		text := fmt.Sprintf("%T", p)
 		if e, ok := p.(runtime.Error); ok {
 			text = e.Error()
 		}
-		x.vault.c.log.Error("a fault in a run", zap.String("panic", text), zap.StackSkip("stack", 1))
-		x.end(tunnel.Failed, tunnel.CodeInternal, nil)
+		c.log.Error("a fault in a run", zap.String("panic", text), zap.StackSkip("stack", 1))
+		_ = r.Finish(&tunnel.Terminal{Outcome: tunnel.Failed, Code: tunnel.CodeInternal}) // of no effect if it has ended
 	}
 }
 

@@ -194,7 +194,12 @@ real_ollama() {
 
 # Packages that start whole fleets share two cores badly, so they run after the others and one at a time. Their tests mostly wait, so more of
 # them run at once than there are cores. The programs run under the race detector in the end-to-end tests; the others measure.
-unit_tests() { mapfile -t unit < <(packages ./... | grep -v '/fairway/tests/'); tests "unit tests" -race -timeout 10m "${unit[@]}"; }
+unit_tests() {
+	mapfile -t unit < <(packages ./... | grep -v '/fairway/tests/')
+	tests "unit tests" -race -timeout 15m "${unit[@]}"
+	# Where credentials stay in memory, without the race detector's own copies.
+	tests "memory scans" -count 1 -timeout 5m -run 'InMemory|MemoryOfANode' ./nodeclient ./nodeclient/adapter/http1
+}
 system_tests() {
 	mapfile -t system < <(packages ./tests/... | grep -v '/tests/e2e')
 	FAIRWAY_RACE=1 tests "end-to-end tests" -race -p 1 -parallel 4 -count 1 -timeout 20m ./tests/e2e/...
@@ -208,10 +213,10 @@ full() {
 	step "go vet" go vet ./...
 	if need protoc protobuf-compiler; then step "generated code" generated; else skip "generated code" "protoc is missing"; fi
 	step golangci-lint lint
-	unit_tests
 	# For tests that want them: network namespaces, the Redis store's suite.
 	need ip iproute2 || true
 	need redis-server redis-server || true
+	unit_tests
 	real_ollama
 	system_tests
 	fuzz 20s

@@ -49,7 +49,9 @@ type NodeRun struct {
 	state EventKind   // guarded by mu
 	ended atomic.Bool // Refused or Terminal was written
 	bytes uint64      // guarded by mu; of Data
-	late  *time.Timer // guarded by mu; flushes Accepted; nil before
+	// guarded by mu: the timer that sends Accepted, nil before; and the bytes at the front of out that it is to send.
+	late    *time.Timer
+	waiting int
 }
 
 func newNodeRun(s *NodeSession, stream *quic.Stream) *NodeRun {
@@ -135,21 +137,27 @@ const acceptDelay = time.Millisecond
 
 // Accept says that a connection to the provider stands and is about to be used. It goes out with what follows it within acceptDelay, or alone.
 func (r *NodeRun) Accept() error {
-	err := r.send(0, EventAccepted, func(b []byte) ([]byte, error) { return wire.AppendHeader(b, wire.TypeAccepted, 0), nil }, false)
-	if err == nil {
-		r.mu.Lock()
-		r.late = time.AfterFunc(acceptDelay, r.flushAccepted)
-		r.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended.Load() || r.state != 0 {
+		return errEnded
 	}
-	return err
+	r.out = wire.AppendHeader(r.out, wire.TypeAccepted, 0)
+	r.state, r.waiting = EventAccepted, len(r.out)
+	r.late = time.AfterFunc(acceptDelay, r.flushAccepted)
+	return nil
 }
 
+// flushAccepted sends Accepted alone, and leaves what has gathered behind it.
 func (r *NodeRun) flushAccepted() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.ended.Load() && r.state == EventAccepted && len(r.out) > 0 {
-		_ = r.flush() // the stream's end shows where it matters
+	if r.ended.Load() || r.waiting == 0 {
+		return
 	}
+	_ = r.write(r.out[:r.waiting]) // a failure shows where the next frame is written
+	r.out = append(r.out[:0], r.out[r.waiting:]...)
+	r.waiting = 0
 }
 
 // SendHead sends the provider's head; with flush false it waits for the next frame that is flushed.
@@ -242,8 +250,9 @@ func (r *NodeRun) send(from, to EventKind, frame func([]byte) ([]byte, error), f
 
 // flush writes what has gathered; r.mu is held.
 func (r *NodeRun) flush() error {
-	if r.late != nil {
+	if r.waiting > 0 {
 		r.late.Stop()
+		r.waiting = 0
 	}
 	err := r.write(r.out)
 	r.out = r.out[:0]

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 )
@@ -33,6 +32,7 @@ type Memory struct {
 	revoked   document[revokedDoc]
 	drained   document[drainedDoc]
 	tokens    document[tokensDoc]
+	marks     marks
 }
 
 var _ Store = (*Memory)(nil)
@@ -65,52 +65,8 @@ func NewMemory(ctx context.Context, opts Options) (*Memory, error) {
 	return m, nil
 }
 
-// Close has nothing to let go of.
-func (m *Memory) Close() error { return nil }
-
-// maxDrained bounds the drained set.
-const maxDrained = 10_000
-
-// drainedDoc is the set of drained nodes, with when that was, for people.
-type drainedDoc struct {
-	Nodes map[string]time.Time `json:"nodes"`
-}
-
-// Drain implements [Drains].
-func (m *Memory) Drain(ctx context.Context, node string, on bool) error {
-	if err := named("node", node); err != nil {
-		return err
-	}
-	err := m.drained.change(ctx, func(d *drainedDoc) (*drainedDoc, error) {
-		if _, is := d.Nodes[node]; is == on {
-			return d, nil
-		}
-		next := &drainedDoc{Nodes: maps.Clone(d.Nodes)}
-		if !on {
-			delete(next.Nodes, node)
-			return next, nil
-		}
-		if len(d.Nodes) >= maxDrained {
-			return nil, ErrFull
-		}
-		if next.Nodes == nil {
-			next.Nodes = map[string]time.Time{}
-		}
-		next.Nodes[node] = m.now().UTC()
-		return next, nil
-	})
-	if err != nil {
-		return fmt.Errorf("drain node %s: %w", node, err)
-	}
+// Close ends what Watch has given.
+func (m *Memory) Close() error {
+	m.marks.close()
 	return nil
-}
-
-// Draining implements [Drains].
-func (m *Memory) Draining(_ context.Context, node string) (bool, error) {
-	return m.drained.read().has(node), nil
-}
-
-func (d *drainedDoc) has(node string) bool {
-	_, is := d.Nodes[node]
-	return is
 }

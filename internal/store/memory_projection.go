@@ -33,15 +33,15 @@ func (d *revokedDoc) index() {
 	}
 }
 
-// next is the document with that set, one version on.
-func (d *revokedDoc) next(set map[string]struct{}, minPGN uint64) (*revokedDoc, error) {
+// next is the document with that set, at the version that number gives.
+func (d *revokedDoc) next(set map[string]struct{}, minPGN uint64, number func() uint64) (*revokedDoc, error) {
 	if len(set) == len(d.Subjects) && minPGN == d.MinPGN {
 		return d, nil // both changes only add or only remove
 	}
 	if len(set) > maxRevoked && len(set) > len(d.Subjects) {
 		return nil, ErrFull
 	}
-	to := &revokedDoc{Subjects: slices.Sorted(maps.Keys(set)), MinPGN: minPGN, version: d.version + 1}
+	to := &revokedDoc{Subjects: slices.Sorted(maps.Keys(set)), MinPGN: minPGN, version: number()}
 	to.index()
 	return to, nil
 }
@@ -148,19 +148,30 @@ func (m *Memory) Revoke(ctx context.Context, subjects []string, pgn uint64) (uin
 	if pgn >= maxNumber {
 		return 0, fmt.Errorf("%w: pgn %d", ErrInvalid, pgn)
 	}
+	m.marks.begin()
+	defer m.marks.end()
+	err := m.revoke(ctx, subjects, pgn)
+	return m.revoked.read().MinPGN, err
+}
+
+// revoke is called within a change of marks.
+func (m *Memory) revoke(ctx context.Context, subjects []string, pgn uint64) error {
 	err := m.revoked.changeFirst(ctx, func(d *revokedDoc) (*revokedDoc, error) {
 		set := d.set()
 		for _, s := range subjects {
 			set[s] = struct{}{}
 		}
-		return d.next(set, max(d.MinPGN, pgn))
+		return d.next(set, max(d.MinPGN, pgn), m.version)
 	})
-	if err != nil {
-		err = fmt.Errorf("revoke %d subjects: %w", len(subjects), err)
-	}
 	m.endDisabled(subjects)
-	return m.revoked.read().MinPGN, err
+	if err != nil {
+		return fmt.Errorf("revoke %d subjects: %w", len(subjects), err)
+	}
+	return nil
 }
+
+// version is the next one of the marks.
+func (m *Memory) version() uint64 { return m.marks.next(m.now()) }
 
 // Issue implements [Projections]. From the first look at the revocations to the answer is no more than a few map reads, so a revocation that was
 // answered before Issue began is seen.
@@ -191,6 +202,7 @@ func (m *Memory) endDisabled(subjects []string) {
 		node, _ := revokedNode(s)
 		if n := m.nodes[node]; n != nil && m.disabled(node) {
 			clear(n.sessions)
+			n.floor = n.generation + 1 // not to be reasserted once the node is no longer revoked
 		}
 	}
 }
@@ -200,23 +212,30 @@ func (m *Memory) Unrevoke(ctx context.Context, subjects []string) error {
 	if err := checkSubjects(subjects); err != nil {
 		return err
 	}
+	m.marks.begin()
+	defer m.marks.end()
 	err := m.revoked.change(ctx, func(d *revokedDoc) (*revokedDoc, error) {
 		set := d.set()
 		for _, s := range subjects {
 			delete(set, s)
 		}
-		return d.next(set, d.MinPGN)
+		return d.next(set, d.MinPGN, m.version)
 	})
 	if err != nil {
 		return fmt.Errorf("unrevoke %d subjects: %w", len(subjects), err)
+	}
+	for _, s := range subjects {
+		m.marks.restored(s, m.now())
 	}
 	return nil
 }
 
 // Revocations implements [Projections].
 func (m *Memory) Revocations(context.Context) (Revocations, error) {
-	d := m.revoked.read()
-	return Revocations{Subjects: slices.Clone(d.Subjects), MinPGN: d.MinPGN, Version: d.version}, nil
+	r, d, version := m.marked()
+	return Revocations{
+		Subjects: slices.Clone(r.Subjects), MinPGN: r.MinPGN, Drained: slices.Sorted(maps.Keys(d.Nodes)), Version: version,
+	}, nil
 }
 
 // MinPGN implements [Projections].

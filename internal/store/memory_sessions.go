@@ -42,19 +42,30 @@ func (m *Memory) Epoch(_ context.Context, gateway string) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("begin epoch of gateway %s: %w", gateway, err)
 	}
-	g.epoch, g.beat = epoch, now
-	for _, n := range m.nodes {
-		delete(n.sessions, gateway)
-	}
+	m.enter(gateway, epoch).beat = now
 	return epoch, nil
+}
+
+// enter is the gateway's record if epoch is its current process, or a later one, which ends the sessions of those
+// before; else nil. Called with mu held for writing.
+func (m *Memory) enter(gateway string, epoch uint64) *gatewayState {
+	g := m.gateway(gateway)
+	if epoch < g.epoch {
+		return nil
+	}
+	if epoch > g.epoch {
+		g.epoch = epoch
+		for _, n := range m.nodes {
+			delete(n.sessions, gateway)
+		}
+	}
+	return g
 }
 
 // Register implements [Sessions].
 func (m *Memory) Register(_ context.Context, r Registration) (uint64, error) {
-	for _, n := range [][2]string{{"node", r.Node}, {"gateway", r.Gateway}, {"instance", r.Instance}} {
-		if err := named(n[0], n[1]); err != nil {
-			return 0, err
-		}
+	if err := checkRegistration(r); err != nil {
+		return 0, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,15 +92,14 @@ func (m *Memory) register(r Registration, now time.Time) (uint64, error) {
 	if !plausible(r.Watermark, n.generation, now) {
 		return 0, ErrWatermarkImplausible
 	}
-	g := m.gateway(r.Gateway)
-	if r.Epoch < g.epoch {
+	if g := m.gateways[r.Gateway]; g != nil && r.Epoch < g.epoch {
 		return 0, ErrStaleEpoch
 	}
 	generation, err := allocate(n.generation, now, r.Watermark+1)
 	if err != nil {
 		return 0, err
 	}
-	g.epoch = r.Epoch
+	m.enter(r.Gateway, r.Epoch)
 	n.generation = generation
 	if n.instance != r.Instance {
 		n.instance, n.floor = r.Instance, generation
@@ -190,19 +200,32 @@ func (m *Memory) fence(node, gateway string, generation uint64) error {
 
 // Beat implements [Sessions].
 func (m *Memory) Beat(_ context.Context, gateway string, epoch uint64, sessions []Held) (BeatResult, error) {
-	if err := named("gateway", gateway); err != nil {
+	if err := checkGateway(gateway, epoch); err != nil {
 		return BeatResult{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g := m.gateway(gateway)
-	if epoch < g.epoch {
+	now := m.now()
+	g := m.enter(gateway, epoch)
+	if g == nil {
 		return BeatResult{}, fmt.Errorf("beat of gateway %s, epoch %d: %w", gateway, epoch, ErrStaleEpoch)
 	}
-	g.epoch, g.beat = epoch, m.now()
-	result := BeatResult{Incarnation: m.incarnation, Revocations: m.revoked.read().version, Verdicts: make([]Verdict, len(sessions))}
+	g.beat = now
+	_, _, version := m.marked()
+	result := BeatResult{Incarnation: m.incarnation, Revocations: version, Verdicts: make([]Verdict, len(sessions))}
+	held := make(map[Held]struct{}, len(sessions))
 	for i, h := range sessions {
 		result.Verdicts[i] = m.verdict(gateway, h)
+		held[h] = struct{}{}
+	}
+	for name, n := range m.nodes {
+		s := n.sessions[gateway]
+		if s == nil || now.Sub(s.since) < OwnerTTL {
+			continue
+		}
+		if _, is := held[Held{name, s.generation}]; !is {
+			delete(n.sessions, gateway)
+		}
 	}
 	return result, nil
 }

@@ -208,16 +208,3 @@ func TestMemoryBounds(t *testing.T) {
 		t.Fatalf("ended tokens stay: %d bytes, then %d", before, after)
 	}
 }
-
-func FuzzStoreOps(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1, 0, 0, 0, 2, 1, 2, 0, 0, 0})
-	f.Add([]byte{0, 1, 1, 1, 5, 200, 0, 0, 0, 1, 1, 1, 4, 1, 1, 1, 7, 1, 0, 9, 6, 1, 0, 0, 7, 1, 1, 0, 0, 1, 1, 1})
-	f.Add([]byte{8, 1, 0, 0, 8, 1, 0, 0, 9, 1, 0, 0, 3, 1, 1, 1, 0, 0xf0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 1<<10 {
-			return // the model searches its whole log at every step
-		}
-		clock := storetest.NewClock()
-		storetest.Operate(t, openMemory(t, clock, nil), clock, data)
-	})
-}

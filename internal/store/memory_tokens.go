@@ -28,11 +28,8 @@ type spentToken struct {
 // RedeemToken implements [Tokens]. The use is counted in storage first: if that
 // fails, none was given.
 func (m *Memory) RedeemToken(ctx context.Context, jti string, uses int, expires time.Time) error {
-	if err := named("jti", jti); err != nil {
+	if err := checkToken(jti, uses); err != nil {
 		return err
-	}
-	if uses < 1 || uses > maxUses {
-		return fmt.Errorf("%w: %d uses, want 1 to %d", ErrInvalid, uses, maxUses)
 	}
 	err := m.tokens.change(ctx, func(d *tokensDoc) (*tokensDoc, error) {
 		now := m.now()
@@ -57,6 +54,16 @@ func (m *Memory) RedeemToken(ctx context.Context, jti string, uses int, expires 
 	})
 	if err != nil {
 		return fmt.Errorf("redeem join token %s: %w", jti, err)
+	}
+	return nil
+}
+
+func checkToken(jti string, uses int) error {
+	if err := named("jti", jti); err != nil {
+		return err
+	}
+	if uses < 1 || uses > maxUses {
+		return fmt.Errorf("%w: %d uses, want 1 to %d", ErrInvalid, uses, maxUses)
 	}
 	return nil
 }

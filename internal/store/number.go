@@ -38,3 +38,23 @@ func named(what, name string) error {
 	}
 	return nil
 }
+
+func checkGateway(gateway string, epoch uint64) error {
+	if err := named("gateway", gateway); err != nil {
+		return err
+	}
+	if epoch >= maxNumber {
+		return fmt.Errorf("%w: epoch %d", ErrInvalid, epoch)
+	}
+	return nil
+}
+
+func checkRegistration(r Registration) error {
+	if err := named("node", r.Node); err != nil {
+		return err
+	}
+	if err := named("instance", r.Instance); err != nil {
+		return err
+	}
+	return checkGateway(r.Gateway, r.Epoch)
+}

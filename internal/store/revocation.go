@@ -37,9 +37,10 @@ type Issue struct {
 	Subjects []string
 }
 
-// Revocations is the revoked set at one moment. The slice is the caller's.
+// Revocations is what operators have taken out of use, at one moment. The slices are the caller's.
 type Revocations struct {
 	Subjects []string // sorted
 	MinPGN   uint64
-	Version  uint64 // see BeatResult.Revocations
+	Drained  []string // nodes, sorted
+	Version  uint64   // see BeatResult.Revocations
 }

@@ -84,11 +84,33 @@ const (
 // BeatResult answers a beat.
 type BeatResult struct {
 	// Incarnation is a random name of the store's data. Another one than before
-	// means that data was lost.
+	// means that data was lost, or may have been: see Reassert.
 	Incarnation string
-	// Revocations is the version of the set; it rises with every change, within
-	// one incarnation. A gateway that sees a new one reads Revocations.
+	// Revocations is the version of the revoked set and the drained nodes; it rises
+	// with every change, within one incarnation. A gateway that sees another one than
+	// before reads Revocations.
 	Revocations uint64
 	// Verdicts are in the order of the sessions asked about.
 	Verdicts []Verdict
+}
+
+// Assertion is what a gateway knows, for a store that may have lost it.
+type Assertion struct {
+	Gateway  string
+	Epoch    uint64
+	Sessions []SessionClaim // of the gateway, those that may be missing
+
+	// Revocations is as it was read last. What was taken back since then, by its Version, is not revived.
+	Revocations Revocations
+	// Objects and Publication are what Publish was given and has answered; none if Publication.PGN is 0.
+	Objects     map[string]string
+	Publication Publication
+}
+
+// SessionClaim is a session as its gateway knows it.
+type SessionClaim struct {
+	Node       string
+	Instance   string
+	Generation uint64
+	State      State
 }

@@ -15,6 +15,17 @@ type Store interface {
 	Drains
 	Tokens
 
+	// Reassert tells a store that may have lost data what a gateway knows: its sessions, the revocations, drains and
+	// projection that it read last. What the store has and is newer stays; the rest it takes over under the old numbers.
+	// Idempotent, and in any order with other gateways' calls. To be called when Beat returns another Incarnation than
+	// before, and for sessions that it says are missing; until then a store that knows that it may have lost data refuses
+	// Fence and Issue with ErrUnavailable. It counts as a beat; no verdict is VerdictMissing. ErrStaleEpoch.
+	Reassert(ctx context.Context, a Assertion) (BeatResult, error)
+
+	// Watch sends when revocations or drains may have changed, until ctx ends or the store is closed; then the channel is
+	// closed. Several changes may be one message, and a message may be for nothing. It hastens what Beat tells anyway.
+	Watch(ctx context.Context) <-chan struct{}
+
 	// Close lets go of what the store holds. Calls after it are a mistake.
 	Close() error
 }
@@ -50,12 +61,14 @@ type Sessions interface {
 	Gone(ctx context.Context, node, gateway string, generation uint64) error
 
 	// Fence is nil only if the session is current and ready. ErrDisabled,
-	// ErrStale, ErrNotReady, returned bare. It is on the path of every run.
+	// ErrStale, ErrNotReady, returned bare. It is on the path of every run. In a
+	// shared store no session is ready whose gateway has not beaten for OwnerTTL.
 	Fence(ctx context.Context, node, gateway string, generation uint64) error
 
 	// Beat says that a gateway process lives, and learns in exchange which of
-	// the sessions that it believes to hold it still does. ErrStaleEpoch when a
-	// later process goes by its name.
+	// the sessions that it believes to hold it still does. They are all of its
+	// sessions: one that is not among them, and has been registered for OwnerTTL, is
+	// over (a Gone was lost). ErrStaleEpoch when a later process goes by its name.
 	Beat(ctx context.Context, gateway string, epoch uint64, sessions []Held) (BeatResult, error)
 }
 
@@ -81,7 +94,7 @@ type Projections interface {
 	// register again.
 	Unrevoke(ctx context.Context, subjects []string) error
 
-	// Revocations is the set and min_pgn at one moment.
+	// Revocations is the set, min_pgn and the drained nodes at one moment.
 	Revocations(ctx context.Context) (Revocations, error)
 
 	// Issue is nil only if a lease may be issued: the session is current and ready, as Fence says it, the projection is not below min_pgn, and none of

@@ -6,13 +6,18 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fairway-edge/fairway/tests/canary"
 	"github.com/fairway-edge/fairway/tests/fakeollama"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
@@ -20,7 +25,7 @@ import (
 // show fails when a text shows the provider's key, in any spelling.
 func (l *lending) show(where string, text []byte) {
 	l.t.Helper()
-	if i := rig.Find(text, l.key); i >= 0 {
+	if i := canary.Find(text, l.key); i >= 0 {
 		l.t.Errorf("%s shows the credential: …%q…", where, text[max(0, i-80):min(len(text), i+60)])
 	}
 }
@@ -81,7 +86,7 @@ func TestCredentialCanary(t *testing.T) {
 	relay.Set(func(w *rig.Ways) {
 		w.Tap = func(p []byte) {
 			packets.Add(1)
-			if i := rig.Find(p, l.key); i >= 0 {
+			if i := canary.Find(p, l.key); i >= 0 {
 				leaks.Add(1)
 				first.Do(func() { t.Errorf("a datagram shows the credential at %d: %q", i, p) })
 			}
@@ -94,10 +99,10 @@ func TestCredentialCanary(t *testing.T) {
 	}
 
 	needle := []byte(l.key[:16])
-	if copies, size := rig.MemoryCopies(t, l.Pid(), needle); len(copies) == 0 {
+	if copies, size := canary.InMemory(t, l.Pid(), needle); len(copies) == 0 {
 		t.Errorf("the gateway, which keeps the credential, has none in %d bytes; is the scan right?", size)
 	}
-	if copies, size := rig.MemoryCopies(t, n.Pid(), needle); len(copies) > 0 {
+	if copies, size := canary.InMemory(t, n.Pid(), needle); len(copies) > 0 {
 		t.Errorf("%d copies in %d bytes of the node's memory: %s", len(copies), size, copies)
 	}
 
@@ -158,5 +163,63 @@ func TestCredentialCanary(t *testing.T) {
 	}
 	if packets.Load() < 500 {
 		t.Errorf("only %d datagrams passed", packets.Load())
+	}
+}
+
+// A node's memory is closed to other processes of its user, as it would be to a debugger, and no core is written of it.
+func TestNodeIsClosed(t *testing.T) {
+	t.Parallel()
+	g := rig.NewGateway(t, rig.Options{})
+	dir, err := os.MkdirTemp("", "fairway-closed-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	program, bin := rig.Build(t).Node, filepath.Join(dir, "fairway-node")
+	text, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bin, text, 0o755); err != nil { // what cannot be read cannot be dumped anyway
+		t.Fatal(err)
+	}
+	// Root may read everything: so all three are somebody else's.
+	attr := &syscall.SysProcAttr{}
+	if os.Getuid() == 0 {
+		attr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	}
+	run := func(name string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(context.Background(), name, args...)
+		cmd.SysProcAttr, cmd.Dir, cmd.Env = attr, dir, append(os.Environ(), "HOME="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	node := run(bin, "run", "--gateway", g.Addr(), "--token", g.JoinToken("n1"), "--state-dir", filepath.Join(dir, "state"), "--ollama", "off", "--demo", "on")
+	other := run("sleep", "600")
+	g.WaitNode("n1", "ready")
+	for _, file := range []string{"environ", "mem", "maps"} {
+		// A file of an address space opens only for who may trace its process; the pages of mem that dd asks for need not be there.
+		peek := func(pid int) string {
+			cmd := exec.CommandContext(context.Background(), "dd", "if=/proc/"+strconv.Itoa(pid)+"/"+file, "of=/dev/null", "bs=1", "count=1")
+			cmd.SysProcAttr = attr
+			out, _ := cmd.CombinedOutput()
+			return string(out)
+		}
+		if said := peek(other.Process.Pid); strings.Contains(said, "failed to open") {
+			t.Skipf("no process of this user may look at another here: %s", said)
+		}
+		if said := peek(node.Process.Pid); !strings.Contains(said, "failed to open") {
+			t.Errorf("%s of the node opens: %s", file, said)
+		}
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", node.Process.Pid))
+	if err != nil || !regexp.MustCompile(`(?m)^Max core file size +0 +0 `).Match(limits) {
+		t.Errorf("%v\n%s", err, limits)
 	}
 }

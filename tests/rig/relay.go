@@ -1,10 +1,12 @@
 package rig
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Relay stands between nodes and a gateway on UDP, and misbehaves on command. Safe for concurrent use.
@@ -22,10 +24,11 @@ type Relay struct {
 
 // Ways are how a relay treats packets.
 type Ways struct {
-	Drop   bool         // every packet is lost
-	MaxLen int          // longer packets are lost; 0 for none
-	Lost   int          // counts what was lost
-	Tap    func([]byte) // sees every packet, one at a time
+	Drop   bool          // every packet is lost
+	MaxLen int           // longer packets are lost; 0 for none
+	Lost   int           // counts what was lost
+	Late   time.Duration // packets to nodes come so much later; as long as it grows they keep their order
+	Tap    func([]byte)  // sees every packet, one at a time
 }
 
 // NewRelay forwards a port of loopback to addr until the test ends.
@@ -142,9 +145,14 @@ func (r *Relay) down(c *net.UDPConn, to *net.UDPAddr) {
 			continue // the gateway's port is closed just now: ICMP
 		}
 		r.mu.Lock()
-		passes := r.ways.passes(buf[:n])
+		passes, late := r.ways.passes(buf[:n]), r.ways.Late
 		r.mu.Unlock()
-		if passes {
+		switch {
+		case !passes:
+		case late > 0:
+			packet := bytes.Clone(buf[:n])
+			time.AfterFunc(late, func() { _, _ = r.front.WriteToUDP(packet, to) }) // of no effect once the relay is closed
+		default:
 			_, _ = r.front.WriteToUDP(buf[:n], to)
 		}
 	}

@@ -67,7 +67,7 @@ func (t Type) Critical() bool { return t&1 == 1 }
 const (
 	MaxControl = 256 << 10
 	MaxHead    = 64 << 10
-	MaxLease   = 8 << 10
+	MaxLease   = 16 << 10
 	MaxData    = 64 << 10
 	// MaxUnknown bounds what is skipped for a type that the reader does not know.
 	MaxUnknown = 64 << 10

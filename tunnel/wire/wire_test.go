@@ -77,7 +77,7 @@ func TestMalformed(t *testing.T) {
 		{"length over the cap of data", "45818004", ErrFrame},
 		{"length of 2^32-1", "4dffffffff0f", ErrFrame},
 		{"payload where there is none", "4b0161", ErrFrame},
-		{"lease over 8 KiB", "43814000", ErrFrame},
+		{"lease over 16 KiB", "43818001", ErrFrame},
 		{"unknown critical", "7f00", ErrUnknownCritical},
 		{"cut in a header", "4d", io.ErrUnexpectedEOF},
 		{"cut in a payload", "4d0508", io.ErrUnexpectedEOF},

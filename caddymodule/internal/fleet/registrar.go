@@ -237,6 +237,24 @@ func (f *Fleet) Drain(ctx context.Context, name string, on bool) (known bool, er
 	return true, nil
 }
 
+// SetDraining takes in which nodes are drained, at any gateway.
+func (f *Fleet) SetDraining(names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	drained := make(map[string]bool, len(names))
+	for _, name := range names {
+		drained[name] = true
+	}
+	for name, n := range f.nodes {
+		if n.draining == drained[name] {
+			continue
+		}
+		n.draining = drained[name]
+		f.changed()
+		f.dispatch(n.seat)
+	}
+}
+
 func closeErr(code tunnel.CloseCode, format string, args ...any) error {
 	return &tunnel.CloseError{Code: code, Reason: fmt.Sprintf(format, args...)}
 }

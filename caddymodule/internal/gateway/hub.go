@@ -24,6 +24,8 @@ type HubConfig struct {
 	Listen func(ctx context.Context) (net.PacketConn, error)
 	// Keys returns the persistent stateless-reset and token keys.
 	Keys func(ctx context.Context) (reset, token [32]byte, err error)
+	// Shared: other gateways use the store, too; nil: it is this one's alone.
+	Shared *Shared
 	// OnRunEnd is told of every request that was answered.
 	OnRunEnd func(*Account)
 	// Hold takes another reference to the hub, for as long as a drain lasts; nil takes none.
@@ -40,13 +42,14 @@ type Hub struct {
 	runs   *registry
 	bodies budget
 	lender *lender
+	keeper *keeper // nil: the store is this gateway's alone
 
 	opening sync.Mutex // one Start opens, or one retire closes, at a time
 	reset   [32]byte   // guarded by opening; QUIC's stateless reset key, once read
 	token   [32]byte   // guarded by opening; QUIC's token key, once read
 	digest  []byte     // guarded by opening; nil before the keys were read
 
-	stopListing func() // guarded by opening; nil while there is no socket
+	stopGoing func() // guarded by opening; ends what goes on while there is a socket; nil without one
 
 	mu       sync.Mutex
 	stack    []*Settings      // guarded by mu; started ones, the last is current
@@ -68,7 +71,12 @@ func NewHub(cfg HubConfig) *Hub {
 	h.lender = newLender(systemClock, func(by time.Duration) {
 		h.log().Warn("the clock was set; no leases are issued for a moment", zap.Duration("by", by), zap.Duration("pause", lease.TTL))
 	})
-	h.fleet = fleet.New(fleet.Config{Gateway: cfg.Gateway, Store: cfg.Store, Log: h.log})
+	fc := fleet.Config{Gateway: cfg.Gateway, Store: cfg.Store, Log: h.log}
+	if cfg.Shared != nil {
+		h.keeper = &keeper{hub: h, shared: *cfg.Shared}
+		fc.Owned = h.keeper.owns
+	}
+	h.fleet = fleet.New(fc)
 	return h
 }
 
@@ -191,12 +199,12 @@ func (h *Hub) open(ctx context.Context) error {
 	h.mu.Unlock()
 	h.keepTurning(true)
 	life, end := context.WithCancel(context.Background())
-	listing := make(chan struct{})
-	go func() {
-		defer close(listing)
-		h.list(life)
-	}()
-	h.stopListing = func() { end(); <-listing }
+	var going sync.WaitGroup
+	going.Go(func() { h.list(life) })
+	if h.keeper != nil {
+		going.Go(func() { h.keeper.run(life) })
+	}
+	h.stopGoing = func() { end(); going.Wait() }
 	h.log().Info("listening for nodes", zap.Stringer("address", l.Addr()))
 	return nil
 }
@@ -204,9 +212,9 @@ func (h *Hub) open(ctx context.Context) error {
 // quiet ends what goes on only while there is a socket. h.opening is held.
 func (h *Hub) quiet() {
 	h.keepTurning(false)
-	if h.stopListing != nil {
-		h.stopListing()
-		h.stopListing = nil
+	if h.stopGoing != nil {
+		h.stopGoing()
+		h.stopGoing = nil
 	}
 }
 

@@ -20,8 +20,8 @@ const (
 	keyLife = 24 * time.Hour
 	// settleTime is how long a run that needs a lease waits for its node to acknowledge what the lease depends on.
 	settleTime = 2 * time.Second
-	// revokeBatch is how many subjects one announcement holds: a frame takes three times as many of the longest.
-	revokeBatch = 300
+	// revokeBytes is how much of subjects one announcement holds: a frame is 256 KiB.
+	revokeBytes = 200 << 10
 )
 
 // lender is what a hub needs to issue leases: keys, the published projection, what is revoked; and it sees to it that every node that can open leases
@@ -118,18 +118,20 @@ func (l *lender) publicKeys() []*tunnel.IssuerKey {
 	return out
 }
 
-// tellRevoked announces the whole set: it is small, and an undoing needs it.
+// tellRevoked announces the whole set: it is small, and an undoing needs it. One that takes more than one frame (some 3,000 names) is whole again at the node
+// with the last of them.
 func (l *lender) tellRevoked(s *tunnel.Session) error {
 	subjects, least := l.view.Subjects(), l.view.MinPGN()
-	reset := true
-	for part := range slices.Chunk(subjects, revokeBatch) {
-		if err := s.AnnounceRevoked(part, least, reset); err != nil {
+	for reset := true; reset || len(subjects) > 0; reset = false {
+		n, size := 0, 0
+		for n < len(subjects) && size+len(subjects[n])+3 <= revokeBytes {
+			size += len(subjects[n]) + 3
+			n++
+		}
+		if err := s.AnnounceRevoked(subjects[:n], least, reset); err != nil {
 			return err
 		}
-		reset = false
-	}
-	if reset {
-		return s.AnnounceRevoked(nil, least, true)
+		subjects = subjects[n:]
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ type projection struct {
 	pgn      uint64
 	route    lease.Ref
 	profiles map[string]*bound // those with a slot, by name
+
+	objects   map[string]string // as they were published
+	published store.Publication // and numbered
 }
 
 // bound is a profile with its slot, each at its revision.
@@ -85,7 +88,8 @@ func (st *Settings) objects(key []byte) map[string]string {
 
 // publish numbers st's projection.
 func (h *Hub) publish(ctx context.Context, st *Settings) (*projection, error) {
-	p, err := h.cfg.Store.Publish(ctx, st.objects(h.digest))
+	objects := st.objects(h.digest)
+	p, err := h.cfg.Store.Publish(ctx, objects)
 	if errors.Is(err, store.ErrNotDurable) {
 		st.Log.Warn("the numbers of this configuration could not be written; after a restart slots may show other versions", zap.Error(err))
 		err = nil
@@ -94,7 +98,7 @@ func (h *Hub) publish(ctx context.Context, st *Settings) (*projection, error) {
 		return nil, err
 	}
 	rev := func(kind, name string) lease.Ref { return lease.Ref{ID: name, Rev: p.Revisions[kind+":"+name]} }
-	out := &projection{pgn: p.PGN, route: rev("route", DefaultRoute), profiles: map[string]*bound{}}
+	out := &projection{pgn: p.PGN, route: rev("route", DefaultRoute), profiles: map[string]*bound{}, objects: objects, published: p}
 	slots := map[string]Slot{}
 	for _, s := range st.Slots {
 		slots[s.Name] = s

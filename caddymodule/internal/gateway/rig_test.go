@@ -42,16 +42,28 @@ func newRig(t testing.TB, o Options) *rig { return newRigWith(t, o, func(*Settin
 // newRigWith lets the test change the settings before they are started.
 func newRigWith(t testing.TB, o Options, change func(*Settings)) *rig {
 	t.Helper()
-	ca, err := pki.NewSelfSigned("test.local", time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
 	mem, err := store.NewMemory(context.Background(), store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRigOn(t, o, mem, change)
+}
+
+// newRigOn is newRigWith on a store of the test's.
+func newRigOn(t testing.TB, o Options, mem store.Store, change func(*Settings)) *rig {
+	t.Helper()
+	ca, err := pki.NewSelfSigned("test.local", time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRigNamed(t, o, "gw1", ca, mem, nil, change)
+}
+
+// newRigNamed is one gateway of several: of one CA, on one store.
+func newRigNamed(t testing.TB, o Options, name string, ca *pki.SelfSigned, mem store.Store, shared *Shared, change func(*Settings)) *rig {
+	t.Helper()
 	r := &rig{t: t, ca: ca, opts: o}
-	id, err := ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleGateway, Name: "gw1"})
+	id, err := ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleGateway, Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +72,7 @@ func newRigWith(t testing.TB, o Options, change func(*Settings)) *rig {
 		t.Fatal(err)
 	}
 	r.hub = NewHub(HubConfig{
-		Store: mem, Gateway: "gw1",
+		Store: mem, Gateway: name, Shared: shared,
 		Listen: func(ctx context.Context) (net.PacketConn, error) {
 			var lc net.ListenConfig
 			return lc.ListenPacket(ctx, "udp", "127.0.0.1:0")
@@ -73,7 +85,7 @@ func newRigWith(t testing.TB, o Options, change func(*Settings)) *rig {
 		},
 	})
 	r.st = &Settings{
-		Gateway: "gw1", TrustDomain: "test.local", Grace: time.Second, Keys: []Key{{"alice", HashKey(testKey)}, {"bob", HashKey("sk-bob")}},
+		Gateway: name, TrustDomain: "test.local", Grace: time.Second, Keys: []Key{{"alice", HashKey(testKey)}, {"bob", HashKey("sk-bob")}},
 		Identity: func() (*pki.Identity, error) { return id, nil }, Authority: ca.Authority(), JoinKey: join, Log: zap.NewNop(),
 	}
 	change(r.st)

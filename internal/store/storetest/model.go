@@ -13,10 +13,14 @@ import (
 // Operate runs the operations that data encodes, four bytes each, on an empty
 // store and on a model of it, and fails t at the first answer that differs. The
 // model keeps a log of what happened and answers by searching it: slow, and
-// nothing like an implementation.
-func Operate(t *testing.T, s store.Store, clock *Clock, data []byte) {
+// nothing like an implementation. Whether the store is shared is whether it
+// passes RunShared.
+func Operate(t *testing.T, s store.Store, clock *Clock, shared bool, data []byte) {
 	t.Helper()
-	m := &model{t: t, s: s, clock: clock, used: map[string]int{}, drained: map[string]bool{}}
+	m := &model{
+		t: t, s: s, clock: clock, shared: shared, used: map[string]int{}, drained: map[string]bool{},
+		epochs: map[string]uint64{}, beats: map[string]time.Time{}, floors: map[string]uint64{},
+	}
 	for len(data) >= 4 {
 		m.step(data[0], data[1], data[2], data[3])
 		data = data[4:]
@@ -28,13 +32,19 @@ type registered struct {
 	node, gateway, instance string
 	generation              uint64
 	state                   store.State
+	since                   time.Time
 	over                    bool
 }
 
 type model struct {
-	t     *testing.T
-	s     store.Store
-	clock *Clock
+	t      *testing.T
+	s      store.Store
+	clock  *Clock
+	shared bool
+
+	epochs map[string]uint64    // by gateway
+	beats  map[string]time.Time // by gateway: last sign of life; of a shared store, from the first registration on
+	floors map[string]uint64    // by node
 
 	log      []*registered
 	attempts []attempt
@@ -57,7 +67,7 @@ func (m *model) step(op, a, b, c byte) {
 	m.t.Helper()
 	ctx := m.t.Context()
 	node, gateway, instance := fmt.Sprint("n", a%3), fmt.Sprint("gw", b%3), fmt.Sprint("i", c%3)
-	switch op % 10 {
+	switch op % 13 {
 	case 0, 1:
 		m.register(node, gateway, instance, a>>4)
 	case 2:
@@ -102,6 +112,12 @@ func (m *model) step(op, a, b, c byte) {
 	case 9:
 		m.drained[node] = b%2 == 0
 		m.same("drain", m.s.Drain(ctx, node, b%2 == 0), nil)
+	case 10:
+		m.beat(gateway, c)
+	case 11:
+		m.epoch(gateway)
+	case 12:
+		m.reassert(node, gateway, c)
 	}
 	m.compare(node)
 }
@@ -124,7 +140,9 @@ func (m *model) register(node, gateway, instance string, ahead byte) {
 	default:
 		m.attempts = append(m.attempts, attempt{node, now, time.Second})
 	}
-	g, err := m.s.Register(m.t.Context(), store.Registration{Node: node, Gateway: gateway, Instance: instance, Watermark: watermark})
+	g, err := m.s.Register(m.t.Context(), store.Registration{
+		Node: node, Gateway: gateway, Instance: instance, Watermark: watermark, Epoch: m.epochs[gateway],
+	})
 	m.same("register", err, want)
 	if want != nil {
 		return
@@ -141,7 +159,119 @@ func (m *model) register(node, gateway, instance string, ahead byte) {
 			r.over = true
 		}
 	}
-	m.log = append(m.log, &registered{node: node, gateway: gateway, instance: instance, generation: g, state: store.StateRegistered})
+	if last == nil || last.instance != instance {
+		m.floors[node] = g
+	}
+	m.alive(gateway)
+	m.log = append(m.log, &registered{node: node, gateway: gateway, instance: instance, generation: g, state: store.StateRegistered, since: now})
+}
+
+// alive is the first that a shared store hears of a gateway.
+func (m *model) alive(gateway string) {
+	if _, known := m.beats[gateway]; !known {
+		m.beats[gateway] = m.clock.Now()
+	}
+}
+
+// owned says whether the session's gateway has shown that it lives.
+func (m *model) owned(r *registered) bool {
+	last := r.since
+	if beat := m.beats[r.gateway]; beat.After(last) {
+		last = beat
+	}
+	return m.clock.Now().Sub(last) < store.OwnerTTL
+}
+
+// beat names the gateway's sessions, or all but one, and one of any.
+func (m *model) beat(gateway string, c byte) {
+	m.t.Helper()
+	if len(m.log) == 0 {
+		return
+	}
+	var held []store.Held
+	var want []store.Verdict
+	name := func(r *registered, v store.Verdict) {
+		held, want = append(held, store.Held{Node: r.node, Generation: r.generation}), append(want, v)
+	}
+	some, omit := m.log[int(c)%len(m.log)], c%8 == 0
+	switch mine := m.live(some.node, gateway); {
+	case mine != nil && some.generation == mine.generation:
+		name(some, store.VerdictOK)
+	case m.disabled(some.node), some.generation < m.floors[some.node], mine != nil && some.generation < mine.generation:
+		name(some, store.VerdictSuperseded)
+	default:
+		name(some, store.VerdictMissing)
+	}
+	for _, r := range m.log {
+		switch {
+		case r.gateway != gateway || r.over || r == some:
+		case omit:
+			omit = false
+			r.over = m.clock.Now().Sub(r.since) >= store.OwnerTTL
+		default:
+			name(r, store.VerdictOK)
+		}
+	}
+	m.beats[gateway] = m.clock.Now()
+	got, err := m.s.Beat(m.t.Context(), gateway, m.epochs[gateway], held)
+	m.same("beat", err, nil)
+	if !slices.Equal(got.Verdicts, want) {
+		m.t.Fatalf("verdicts %v, want %v, of %v", got.Verdicts, want, held)
+	}
+}
+
+func (m *model) epoch(gateway string) {
+	m.t.Helper()
+	want := max(m.epochs[gateway]+1, m.clock.Millis())
+	got, err := m.s.Epoch(m.t.Context(), gateway)
+	if err != nil || got != want {
+		m.t.Fatalf("epoch %d, %v, want %d", got, err, want)
+	}
+	m.epochs[gateway], m.beats[gateway] = got, m.clock.Now()
+	for _, r := range m.log {
+		r.over = r.over || r.gateway == gateway
+	}
+}
+
+// reassert tells of a session that there once was.
+func (m *model) reassert(node, gateway string, c byte) {
+	m.t.Helper()
+	r, _ := m.pick(node, gateway, c)
+	if r == nil {
+		return
+	}
+	states := []store.State{store.StateRegistered, store.StateReady, store.StateSuspect}
+	state, live, want := states[c%3], m.live(node, gateway), store.VerdictOK
+	if m.disabled(node) || r.generation < m.floors[node] || m.last(node).instance != r.instance || live != nil && live.generation > r.generation {
+		want = store.VerdictSuperseded
+	} else {
+		if live != nil && live != r {
+			live.over = true
+		}
+		if r.over {
+			r.since = m.clock.Now()
+		}
+		r.over, r.state = false, state
+	}
+	m.beats[gateway] = m.clock.Now()
+	got, err := m.s.Reassert(m.t.Context(), store.Assertion{
+		Gateway: gateway, Epoch: m.epochs[gateway],
+		Sessions: []store.SessionClaim{{Node: node, Instance: r.instance, Generation: r.generation, State: state}},
+	})
+	m.same("reassert", err, nil)
+	if !slices.Equal(got.Verdicts, []store.Verdict{want}) {
+		m.t.Fatalf("verdicts %v, want %v", got.Verdicts, want)
+	}
+}
+
+// live is a node's session with a gateway.
+func (m *model) live(node, gateway string) *registered {
+	for _, r := range m.log {
+		if r.node == node && r.gateway == gateway && !r.over {
+			return r
+		}
+	}
+	return nil
 }
 
 // allowed replays the node's registrations through a bucket that counts in
@@ -188,6 +318,9 @@ func (m *model) revoke(node string, on bool, pgn uint64) {
 	if !m.disabled(node) {
 		m.revoked = append(m.revoked, subject)
 	}
+	if last := m.last(node); last != nil {
+		m.floors[node] = last.generation + 1
+	}
 	for _, r := range m.log {
 		r.over = r.over || r.node == node
 	}
@@ -214,7 +347,7 @@ func (m *model) compare(node string) {
 		case m.disabled(node):
 			want = store.ErrDisabled
 		case r.over:
-		case r.state != store.StateReady:
+		case r.state != store.StateReady, m.shared && !m.owned(r):
 			want = store.ErrNotReady
 		default:
 			want = nil

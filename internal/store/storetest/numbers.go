@@ -10,10 +10,7 @@ import (
 	"github.com/fairway-edge/fairway/internal/store"
 )
 
-const (
-	goroutines = 16
-	rounds     = 500
-)
+const goroutines = 16
 
 func epoch(f *fixture) {
 	var last uint64
@@ -181,7 +178,7 @@ func concurrently(f *fixture, nodeOf func(goroutine int) string) {
 		wg.Go(func() {
 			r := store.Registration{Node: nodeOf(i), Gateway: fmt.Sprint("gw", i), Instance: "i"}
 			var last uint64
-			for done := 0; done < rounds; {
+			for done := 0; done < f.rounds(); {
 				f.clock.Advance(time.Second)
 				g, err := f.Register(f.ctx(), r)
 				if errors.Is(err, store.ErrRateLimited) {
@@ -203,8 +200,8 @@ func concurrently(f *fixture, nodeOf func(goroutine int) string) {
 		})
 	}
 	wg.Wait()
-	if len(seen) != goroutines*rounds {
-		f.Fatalf("%d different generations, want %d", len(seen), goroutines*rounds)
+	if len(seen) != goroutines*f.rounds() {
+		f.Fatalf("%d different generations, want %d", len(seen), goroutines*f.rounds())
 	}
 }
 

@@ -183,6 +183,35 @@ func issue(f *fixture) {
 	try(store.ErrDisabled, func(i *store.Issue) { i.PGN = next })
 }
 
+// full: both records have a bound, and what is refused at it changes nothing.
+func full(f *fixture) {
+	view := store.Revocations{Version: 1}
+	for i := range 10_000 {
+		view.Subjects = append(view.Subjects, fmt.Sprint("lease:", i))
+		view.Drained = append(view.Drained, fmt.Sprint("n", i))
+	}
+	_, err := f.Reassert(f.ctx(), store.Assertion{Gateway: "gw1", Revocations: view})
+	f.want(nil, err)
+	before, err := f.Revocations(f.ctx())
+	f.want(nil, err)
+	_, err = f.Revoke(f.ctx(), []string{"slot:a"}, 5)
+	f.want(store.ErrFull, err)
+	f.want(store.ErrFull, f.Drain(f.ctx(), "another", true))
+	after, err := f.Revocations(f.ctx())
+	f.want(nil, err)
+	if len(after.Subjects) != 10_000 || len(after.Drained) != 10_000 || after.MinPGN != 0 || after.Version != before.Version {
+		f.Fatalf("%d subjects, %d drained, min_pgn %d", len(after.Subjects), len(after.Drained), after.MinPGN)
+	}
+	_, err = f.Revoke(f.ctx(), []string{"lease:7"}, 5) // is in it
+	f.want(nil, err)
+	f.want(nil, f.Drain(f.ctx(), "n7", true))
+	f.want(nil, f.Unrevoke(f.ctx(), []string{"lease:7"}))
+	_, err = f.Revoke(f.ctx(), []string{"slot:a"}, 0)
+	f.want(nil, err)
+	f.want(nil, f.Drain(f.ctx(), "n7", false))
+	f.want(nil, f.Drain(f.ctx(), "another", true))
+}
+
 func revokeConcurrently(f *fixture) {
 	var wg sync.WaitGroup
 	for i := range goroutines {

@@ -1,12 +1,13 @@
 // Package storetest is the meaning of store.Store as tests. Every
-// implementation passes [Run]; what one of them does besides (surviving a
-// restart, say) it tests itself. [Operate] runs random operations against a
-// model, for fuzzing.
+// implementation passes [Run], one that gateways share passes [RunShared]; what
+// one of them does besides (surviving a restart, say) it tests itself. [Operate]
+// runs random operations against a model, for fuzzing.
 package storetest
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"time"
 
@@ -17,48 +18,81 @@ import (
 // test ends.
 type Open = func(t *testing.T, clock *Clock) store.Store
 
-// Run is the suite.
-func Run(t *testing.T, open Open) {
-	for name, test := range map[string]func(*fixture){
-		"epoch":                         epoch,
-		"epoch ends older sessions":     epochEndsSessions,
-		"generations rise":              generationsRise,
-		"clock backwards":               clockBackwards,
-		"watermark":                     watermark,
-		"rate":                          rate,
-		"rate after clock backwards":    rateClockBackwards,
-		"one node from many goroutines": registerOneConcurrently,
-		"many nodes concurrently":       registerManyConcurrently,
-		"invalid arguments":             invalid,
+// Run is the suite for a store of one gateway process.
+func Run(t *testing.T, open Open) { run(t, open, false, tests) }
 
-		"life of a session":          life,
-		"stale changes nothing":      staleChangesNothing,
-		"two gateways":               twoGateways,
-		"another instance":           anotherInstance,
-		"same instance again":        sameInstanceAgain,
-		"gone of an old generation":  goneOfOldGeneration,
-		"beat":                       beat,
-		"beat age":                   beatAge,
-		"unknown node":               unknownNode,
-		"ready and gone in parallel": readyConcurrently,
+// RunShared is the suite for a store that gateways share: there, sessions of a
+// gateway that no longer beats are not ready. Each call crosses a network, so the
+// tests that make thousands of them make fewer.
+func RunShared(t *testing.T, open Open) {
+	all := maps.Clone(tests)
+	maps.Copy(all, sharedTests)
+	run(t, open, true, all)
+}
 
-		"publish":                publish,
-		"publish above min_pgn":  publishAboveMinPGN,
-		"publish concurrently":   publishConcurrently,
-		"revocations":            revocations,
-		"revisions":              revisions,
-		"issue":                  issue,
-		"revoke concurrently":    revokeConcurrently,
-		"disabled node":          disabledNode,
-		"drain":                  drain,
-		"token":                  token,
-		"token concurrently":     tokenConcurrently,
-		"token, clock backwards": tokenClockBackwards,
-	} {
+var sharedTests = map[string]func(*fixture){
+	"silent gateway":    silentGateway,
+	"forgotten gateway": forgottenGateway,
+}
+
+var tests = map[string]func(*fixture){
+	"epoch":                         epoch,
+	"epoch ends older sessions":     epochEndsSessions,
+	"generations rise":              generationsRise,
+	"clock backwards":               clockBackwards,
+	"watermark":                     watermark,
+	"rate":                          rate,
+	"rate after clock backwards":    rateClockBackwards,
+	"one node from many goroutines": registerOneConcurrently,
+	"many nodes concurrently":       registerManyConcurrently,
+	"invalid arguments":             invalid,
+
+	"life of a session":          life,
+	"stale changes nothing":      staleChangesNothing,
+	"two gateways":               twoGateways,
+	"another instance":           anotherInstance,
+	"same instance again":        sameInstanceAgain,
+	"gone of an old generation":  goneOfOldGeneration,
+	"beat":                       beat,
+	"beat age":                   beatAge,
+	"unknown node":               unknownNode,
+	"ready and gone in parallel": readyConcurrently,
+
+	"publish":                publish,
+	"publish above min_pgn":  publishAboveMinPGN,
+	"publish concurrently":   publishConcurrently,
+	"revocations":            revocations,
+	"revisions":              revisions,
+	"issue":                  issue,
+	"revoke concurrently":    revokeConcurrently,
+	"full records":           full,
+	"disabled node":          disabledNode,
+	"drain":                  drain,
+	"token":                  token,
+	"token concurrently":     tokenConcurrently,
+	"token, clock backwards": tokenClockBackwards,
+
+	"beat ends what it does not name": beatEndsStrays,
+	"later process":                   laterProcess,
+	"drained nodes":                   drainedNodes,
+	"watch":                           watch,
+
+	"reassert to an empty store":    reassertAll,
+	"reassert, later instance wins": reassertInstances,
+	"reassert against newer data":   reassertNewer,
+	"reassert what was taken back":  reassertTakenBack,
+	"reassert a disabled node":      reassertDisabled,
+	"reassert, projections":         reassertProjection,
+	"reassert, refused":             reassertRefused,
+	"reassert from many at once":    reassertConcurrently,
+}
+
+func run(t *testing.T, open Open, shared bool, tests map[string]func(*fixture)) {
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock := NewClock()
-			test(&fixture{T: t, Store: open(t, clock), clock: clock})
+			test(&fixture{T: t, Store: open(t, clock), clock: clock, open: open, shared: shared})
 		})
 	}
 }
@@ -67,7 +101,17 @@ func Run(t *testing.T, open Open) {
 type fixture struct {
 	*testing.T
 	store.Store
-	clock *Clock
+	clock  *Clock
+	open   Open
+	shared bool
+}
+
+// rounds is how much is little enough for a test of concurrency to end.
+func (f *fixture) rounds() int {
+	if f.shared {
+		return 150
+	}
+	return 500
 }
 
 func (f *fixture) ctx() context.Context { return f.T.Context() }

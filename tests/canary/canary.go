@@ -1,4 +1,5 @@
-package rig
+// Package canary plants secrets in tests, and looks for them where they must not be: in texts, in any spelling, and in the memory of processes.
+package canary
 
 import (
 	"bytes"
@@ -11,10 +12,10 @@ import (
 	"testing"
 )
 
-// Find returns where text shows a secret, or a part of at least 16 bytes of it at its beginning, in clear or in one of the spellings in which programs
+// Find returns where text shows a secret, by its first 16 bytes, in clear or in one of the spellings in which programs
 // show bytes: base64 of either alphabet at any offset, hexadecimal, a URL's. It is -1 when none of them is there.
 func Find(text []byte, secret string) int {
-	for _, s := range Spellings(secret) {
+	for _, s := range spellings(secret) {
 		if i := bytes.Index(text, s); i >= 0 {
 			return i
 		}
@@ -22,8 +23,8 @@ func Find(text []byte, secret string) int {
 	return -1
 }
 
-// Spellings are the forms that Find looks for.
-func Spellings(secret string) [][]byte {
+// spellings are the forms that Find looks for.
+func spellings(secret string) [][]byte {
 	b := []byte(secret[:min(len(secret), 16)])
 	out := [][]byte{b}
 	add := func(s string) { out = append(out, []byte(s)) }
@@ -42,8 +43,8 @@ func Spellings(secret string) [][]byte {
 	return slices.CompactFunc(out, bytes.Equal)
 }
 
-// Canary makes a secret that stands in no program and no other test.
-func Canary(t testing.TB) string {
+// New makes a secret that stands in no program and no other test.
+func New(t testing.TB) string {
 	t.Helper()
 	var b [20]byte
 	_, _ = rand.Read(b[:]) // never fails

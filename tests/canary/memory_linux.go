@@ -1,4 +1,4 @@
-package rig
+package canary
 
 import (
 	"bytes"
@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// MemoryCopies finds what in the memory of a process, in all of its mappings that can be read, and tells how much that was. Each copy is shown by its
+// InMemory finds what in the memory of a process, in all of its mappings that can be read, and tells how much that was. Each copy is shown by its
 // mapping and neighbours. A test process that may not read another's memory skips the test: that takes CAP_SYS_PTRACE for a process that has made itself
 // undumpable, as fairway-node does.
-func MemoryCopies(t testing.TB, pid int, what []byte) (copies []string, size int) {
+func InMemory(t testing.TB, pid int, what []byte) (copies []string, size int) {
 	t.Helper()
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
 	if errors.Is(err, fs.ErrPermission) {

@@ -1,0 +1,212 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/internal/store"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+const (
+	// beatEvery is how often a gateway of a fleet tells the store that it lives: nodes are silent there.
+	beatEvery = time.Second
+	// beatTimeout bounds one call of the keeper.
+	beatTimeout = time.Second
+	// ownMargin is how long before its sessions are another's for the taking a gateway stops to use them.
+	ownMargin = time.Second
+)
+
+// Shared says that other gateways use the store, too.
+type Shared struct {
+	// ServeOwned lets runs without a credential go on while the store cannot be reached; otherwise they are refused once the sessions are no longer
+	// known to be this gateway's.
+	ServeOwned bool
+}
+
+// errStore refuses a run while the store cannot be asked.
+var errStore = fail(codeStoreUnavail, "the gateway's store is unavailable")
+
+// keeper keeps this gateway's word in a shared store, and takes in what others have put there. One goroutine, run. Other methods are safe for
+// concurrent use.
+type keeper struct {
+	hub    *Hub
+	shared Shared
+
+	mu          sync.Mutex
+	owned       time.Time // guarded by mu; until when the sessions are ours; zero before the first beat
+	superseded  bool      // guarded by mu; a later process goes by our name
+	incarnation string    // run's alone
+	revocations uint64    // run's alone; the version that was read last
+	read        bool      // run's alone; revocations were read
+	down        bool      // run's alone; said that the store is away
+	known       store.Revocations
+}
+
+// owns reports whether this gateway may send runs to its nodes now.
+func (k *keeper) owns() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.superseded:
+		return errStore
+	case k.shared.ServeOwned, time.Now().Before(k.owned):
+		return nil
+	}
+	return errStore
+}
+
+// run beats until ctx ends.
+func (k *keeper) run(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	changed := k.hub.cfg.Store.Watch(ctx)
+	for {
+		k.beat(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case _, ok := <-changed:
+			if !ok {
+				changed = nil
+			}
+		}
+	}
+}
+
+// beat tells the store that we live, and goes by its answer.
+func (k *keeper) beat(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	began := time.Now()
+	held, sessions := k.held()
+	res, err := k.hub.cfg.Store.Beat(ctx, k.hub.cfg.Gateway, k.hub.fleet.Epoch(), held)
+	if err == nil && (k.incarnation != "" && res.Incarnation != k.incarnation || slices.Contains(res.Verdicts, store.VerdictMissing)) {
+		k.hub.log().Warn("the store has lost data; telling it what this gateway knows", zap.String("incarnation", res.Incarnation), zap.Int("sessions", len(held)))
+		res, err = k.hub.cfg.Store.Reassert(ctx, k.assertion(sessions))
+		k.read = false
+	}
+	if errors.Is(err, store.ErrStaleEpoch) {
+		k.lost(sessions)
+		return
+	}
+	if k.heard(err); err != nil {
+		return
+	}
+	k.incarnation = res.Incarnation
+	k.mu.Lock()
+	k.owned = began.Add(store.OwnerTTL - ownMargin)
+	k.mu.Unlock()
+	for i, v := range res.Verdicts {
+		if v == store.VerdictSuperseded && i < len(sessions) {
+			sessions[i].Close(tunnel.CloseReplaced, "the node's newest session is elsewhere, or the node is revoked")
+		}
+	}
+	if !k.read || res.Revocations != k.revocations {
+		k.learn(ctx)
+	}
+}
+
+// heard logs that the store went and came back.
+func (k *keeper) heard(err error) {
+	if down := err != nil; down != k.down {
+		k.down = down
+		if down {
+			k.hub.log().Error("the store cannot be reached", zap.Error(err))
+			return
+		}
+		k.hub.log().Info("the store answers again")
+	}
+}
+
+// lost ends everything: another process goes by this gateway's name, and the nodes are its.
+func (k *keeper) lost(sessions []sessionOf) {
+	k.mu.Lock()
+	first := !k.superseded
+	k.superseded = true
+	k.mu.Unlock()
+	if first {
+		k.hub.log().Error("another process has begun under this gateway's name; this one serves no node any more", zap.String("gateway", k.hub.cfg.Gateway))
+	}
+	for _, s := range sessions {
+		s.Close(tunnel.CloseReplaced, "another process is this gateway now")
+	}
+}
+
+// sessionOf is a session that this gateway holds.
+type sessionOf struct {
+	store.SessionClaim
+	close func(tunnel.CloseCode, string)
+}
+
+// Close ends it.
+func (s sessionOf) Close(code tunnel.CloseCode, reason string) { s.close(code, reason) }
+
+// held lists the sessions, for a beat and for what may follow it.
+func (k *keeper) held() (held []store.Held, sessions []sessionOf) {
+	for _, s := range k.hub.fleet.Sessions() {
+		if s.Generation() == 0 {
+			continue
+		}
+		state := store.StateRegistered
+		switch s.State() {
+		case tunnel.StateReady, tunnel.StateDraining:
+			state = store.StateReady
+		case tunnel.StateSuspect:
+			state = store.StateSuspect
+		}
+		held = append(held, store.Held{Node: s.Node(), Generation: s.Generation()})
+		sessions = append(sessions, sessionOf{store.SessionClaim{Node: s.Node(), Instance: s.Instance(), Generation: s.Generation(), State: state}, s.Close})
+	}
+	return held, sessions
+}
+
+// assertion is what this gateway knows.
+func (k *keeper) assertion(sessions []sessionOf) store.Assertion {
+	a := store.Assertion{Gateway: k.hub.cfg.Gateway, Epoch: k.hub.fleet.Epoch(), Revocations: k.known}
+	for _, s := range sessions {
+		a.Sessions = append(a.Sessions, s.SessionClaim)
+	}
+	if p := k.hub.lender.projection(); p != nil {
+		a.Objects, a.Publication = p.objects, p.published
+	}
+	return a
+}
+
+// learn takes in what is revoked and drained, and ends the runs that it is about.
+func (k *keeper) learn(ctx context.Context) {
+	r, err := k.hub.cfg.Store.Revocations(ctx)
+	if err != nil {
+		k.heard(err)
+		return
+	}
+	h := k.hub
+	was, least := h.lender.view.Subjects(), h.lender.view.MinPGN()
+	h.lender.view.Replace(r.Subjects, r.MinPGN)
+	k.known, k.revocations, k.read = r, r.Version, true
+	h.fleet.SetDraining(r.Drained)
+	if slices.Equal(was, h.lender.view.Subjects()) && least == h.lender.view.MinPGN() {
+		return
+	}
+	h.lender.revocationsChanged()
+	h.broadcast()
+	for _, s := range r.Subjects {
+		if _, old := slices.BinarySearch(was, s); old {
+			continue
+		}
+		kind, name, _ := strings.Cut(s, ":")
+		if n := h.endRuns(store.SubjectKind(kind), name); n > 0 {
+			h.log().Info("runs ended by a revocation at another gateway", zap.String("subject", s), zap.Int("runs", n))
+		}
+		if kind == string(store.SubjectNode) {
+			h.expel(name)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	// callBudget bounds a call, from the wait for a connection to the last byte of the answer.
+	callBudget = 300 * time.Millisecond
+	// poolSize bounds the connections of a gateway. A call takes well under a millisecond, so few are in use at once.
+	poolSize = 16
+	// defaultPrefix is that of one fleet that has the server to itself.
+	defaultPrefix = "fairway"
+)
+
+// RedisOptions say where the fleet's Redis is: one server, version 7 or later, or one that Sentinels watch.
+type RedisOptions struct {
+	// URL is redis://[USER:PASSWORD@]HOST[:PORT][/DB], or
+	// redis-sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]]…/MASTER[/DB] with the Sentinels' addresses and the name
+	// that they know the server by; rediss for TLS, also to the Sentinels. The user is one of the server.
+	URL string
+	// SentinelUsername and SentinelPassword are for Sentinels that ask for them.
+	SentinelUsername, SentinelPassword string
+	// TLS is for rediss. Nil trusts the system's roots. The server's name is taken from the address unless it is set here.
+	TLS *tls.Config
+	// Prefix begins every key: one for each fleet, [A-Za-z0-9._-], at most 64 bytes. Empty is "fairway".
+	Prefix string
+	// Changed, if set, is told when calls begin to be refused (up is false, with the cause) and when they no longer are.
+	// One call at a time, and calls wait for no answer.
+	Changed func(up bool, err error)
+}
+
+// String keeps the URL's password out of what is printed.
+func (o RedisOptions) String() string {
+	t, err := parseURL(o.URL)
+	if err != nil {
+		return "redis: no valid URL"
+	}
+	return t.String()
+}
+
+// GoString is String.
+func (o RedisOptions) GoString() string { return o.String() }
+
+// Redis is the store of a fleet. Every method is one script, run by the server as one step by its own clock, so that the
+// gateways' clocks do not matter. A call that the server does not answer within 300 ms fails; after three of them in a row
+// calls fail at once, until a probe finds it back.
+//
+// It takes itself back what a lost answer would have cost, see RedeemToken, and does not try anything again otherwise.
+type Redis struct {
+	base    []string // KEYS of every script
+	channel string
+	budget  time.Duration
+	connect func() *redis.Client
+	scripts map[op]*redis.Script
+	now     func() time.Time // of tests; nil: the server's clock
+	breaker *breaker
+	watches watches
+
+	client atomic.Pointer[redis.Client]
+
+	primary  primary
+	attempts attempts
+	sentinel bool // so replicas are expected
+}
+
+var _ Store = (*Redis)(nil)
+
+var validPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+var quiet = sync.OnceFunc(logging.Disable)
+
+// NewRedis makes a store. It does not connect: a server that is down is one that comes later. What it finds when it
+// connects, a version or a setting that it cannot work with, fails the calls.
+func NewRedis(o RedisOptions) (*Redis, error) {
+	return newRedis(o, callBudget, nil)
+}
+
+func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redis, error) {
+	t, err := parseURL(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	if o.Prefix == "" {
+		o.Prefix = defaultPrefix
+	}
+	if !validPrefix.MatchString(o.Prefix) {
+		return nil, fmt.Errorf("store prefix %q: want 1 to 64 letters, digits and ._-", o.Prefix)
+	}
+	// go-redis writes to standard error, a line for every connection that fails, and only as a whole can it be told not to.
+	// What it has to say is in the errors.
+	quiet()
+	clock := serverClock
+	if now != nil {
+		clock = callersClock
+	}
+	base := "{" + o.Prefix + "}:"
+	r := &Redis{
+		base: []string{base}, channel: base + "changed", budget: budget, scripts: loadScripts(clock), now: now,
+		sentinel: t.master != "",
+	}
+	r.connect = func() *redis.Client { return r.newClient(t, &o) }
+	r.client.Store(r.connect())
+	changed := o.Changed
+	if changed == nil {
+		changed = func(bool, error) {}
+	}
+	r.breaker = newBreaker(r.probe, changed)
+	r.watches.init()
+	return r, nil
+}
+
+// newClient makes a client, which connects when it is first used. Nothing in it tries anything again: that is for those
+// who know what they have asked for.
+func (r *Redis) newClient(t *target, o *RedisOptions) *redis.Client {
+	dial := (&net.Dialer{Timeout: r.budget}).DialContext
+	if t.tls {
+		dial = tlsDialer(r.budget, o.TLS)
+	}
+	if t.master != "" {
+		return redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: t.master, SentinelAddrs: t.addrs, SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
+			Username: t.username, Password: t.password, DB: t.db,
+			Dialer: dial, OnConnect: r.inspect, Protocol: 2, DisableIdentity: true,
+			MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: r.budget, DialerRetries: 1, ReadTimeout: r.budget, WriteTimeout: r.budget,
+			PoolSize: poolSize, MaxActiveConns: poolSize, PipelinePoolSize: -1, PoolTimeout: r.budget,
+		})
+	}
+	return redis.NewClient(&redis.Options{
+		Addr: t.addrs[0], Username: t.username, Password: t.password, DB: t.db,
+		Dialer: dial, OnConnect: r.inspect, Protocol: 2, DisableIdentity: true,
+		MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: r.budget, DialerRetries: 1, ReadTimeout: r.budget, WriteTimeout: r.budget,
+		PoolSize: poolSize, MaxActiveConns: poolSize, PipelinePoolSize: -1, PoolTimeout: r.budget,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+// tlsDialer checks the server's certificate for the host of the address that it dials.
+func tlsDialer(timeout time.Duration, config *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if config == nil {
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: timeout}, Config: config}
+	return d.DialContext
+}
+
+// probe asks a new client for a write. If it is answered, that client is the store's: the connections of the one before
+// may each have to fail before they are found dead.
+func (r *Redis) probe(ctx context.Context) error {
+	r.client.Load().Close() // who still waits on it need not
+	c := r.connect()
+	ctx, cancel := context.WithTimeout(ctx, r.budget)
+	defer cancel()
+	if _, err := r.run(ctx, c, opProbe, nil); err != nil {
+		c.Close()
+		return unavailable(err)
+	}
+	r.client.Store(c)
+	return nil
+}
+
+// Close ends all connections. Calls after it fail.
+func (r *Redis) Close() error {
+	r.watches.close()
+	r.breaker.close()
+	if err := r.client.Load().Close(); err != nil && !errors.Is(err, redis.ErrClosed) { // an open breaker has closed it
+		return fmt.Errorf("close the store: %w", err)
+	}
+	return nil
+}
+
+// Epoch implements [Sessions].
+func (r *Redis) Epoch(ctx context.Context, gateway string) (uint64, error) {
+	if err := named("gateway", gateway); err != nil {
+		return 0, err
+	}
+	epoch, err := number(r.call(ctx, opEpoch, gateway))
+	if err != nil {
+		return 0, fmt.Errorf("begin epoch of gateway %s: %w", gateway, err)
+	}
+	return epoch, nil
+}
+
+// newName is a random name, for data or an attempt.
+func newName() string { return rand.Text() }
