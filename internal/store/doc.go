@@ -16,6 +16,7 @@
 //	epoch       per gateway; fences a process   Epoch
 //	pgn         one; fences a projection        Publish
 //	min_pgn     one; a maximum, never falls     Revoke
+//	version     one; of revocations and drains  Revoke, Unrevoke, Drain
 //
 // # Sessions
 //
@@ -36,7 +37,9 @@
 // the same question without a change, last thing before a run is sent.
 //
 // Gateways beat, nodes do not. A gateway that has not beaten for [OwnerTTL] no
-// longer owns its sessions in the eyes of others.
+// longer owns its sessions in the eyes of others, and a shared store takes none of
+// them for ready, until it beats again. A session that the beats of its gateway do
+// not name is over.
 //
 // # What lasts
 //
@@ -44,8 +47,24 @@
 // and its numbers are floored by the clock. Revocations, drains and spent tokens
 // are written to a [Persist] before the call that made them returns.
 //
+// [Redis] may lose anything: a server restarts empty, is flushed, or a replica
+// takes over that lacks the last writes. So the store is not where truth lives,
+// only where gateways agree on it. Each gateway keeps what it has read and done,
+// and tells a store that may have lost something, by [Store.Reassert]: sessions
+// under their old generations, revocations, drains, the projection. Whatever is
+// told is merged so that the order does not matter: generations of a node rise
+// through all its processes, so the greater one has won; the revoked set only
+// grows, but for what was taken back since the view that is told; min_pgn is a
+// maximum; the greater pgn is the later projection. Until it has been told, the
+// store of each gateway refuses Fence and Issue.
+//
+// Spent join tokens are the exception: no gateway tells them again. A token that
+// was spent can be used once more after a loss, until it ends.
+//
 // # Implementations
 //
-// [NewMemory] is for one gateway process. A shared one is to pass the suite of
-// package storetest, which is the interface's meaning in detail.
+// [NewMemory] is for one gateway process. It does not ask for beats: its sessions
+// end with it. [NewRedis] is for a fleet; every method is a script in lua/, whose
+// prelude lists the keys. Both pass the suite of package storetest, which is the
+// interface's meaning in detail, and are compared with its model.
 package store

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,9 +20,9 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// do lets f ask the server, within the budget, unless the breaker is open. An answer of the server's that f makes an error
-// of is none of the breaker's business: f returns it as refused.
-func (r *Redis) do(ctx context.Context, f func(ctx context.Context, c *redis.Client) error) (refused error) {
+// do lets f ask the server, within the budget, unless the breaker is open. A refusal is an answer, and comes back bare;
+// anything else that f returns is ErrUnavailable and counts against the server.
+func (r *Redis) do(ctx context.Context, f func(ctx context.Context, c *redis.Client) error) error {
 	if err := r.breaker.allow(); err != nil {
 		return err
 	}
@@ -172,71 +171,4 @@ func answered(cmd *redis.Cmd) ([]any, error) {
 		}
 	}
 	return nil, fmt.Errorf("a script of %s answered what it never does", cmd.Name())
-}
-
-var errAnswer = fmt.Errorf("%w: a script answered what it never does", ErrUnavailable)
-
-// number is the first of an answer.
-func number(answer []any, err error) (uint64, error) {
-	if err != nil {
-		return 0, err
-	}
-	d := decoder{rest: answer}
-	n := d.number()
-	return n, d.err
-}
-
-// decoder takes an answer apart.
-type decoder struct {
-	rest []any
-	err  error
-}
-
-func (d *decoder) next() any {
-	if len(d.rest) == 0 {
-		d.err = errAnswer
-		return nil
-	}
-	v := d.rest[0]
-	d.rest = d.rest[1:]
-	return v
-}
-
-func (d *decoder) text() string {
-	s, ok := d.next().(string)
-	if !ok {
-		d.err = errAnswer
-	}
-	return s
-}
-
-func (d *decoder) number() uint64 {
-	n, err := strconv.ParseUint(d.text(), 10, 64)
-	if err != nil {
-		d.err = errAnswer
-	}
-	return n
-}
-
-// count is a number that the server did not make a text of.
-func (d *decoder) count() int64 {
-	n, ok := d.next().(int64)
-	if !ok {
-		d.err = errAnswer
-	}
-	return n
-}
-
-func (d *decoder) texts() []string {
-	list, ok := d.next().([]any)
-	if !ok {
-		d.err = errAnswer
-	}
-	out := make([]string, len(list))
-	for i, v := range list {
-		if out[i], ok = v.(string); !ok {
-			d.err = errAnswer
-		}
-	}
-	return out
 }

@@ -235,4 +235,24 @@ func TestRedisFailover(t *testing.T) {
 	wg.Wait()
 	w.synced(primary, 1)
 	t.Run("suite after", suite)
+
+	// Nobody answers any more, the Sentinels neither: the budget holds for asking them as well.
+	all := append(slices.Clone(w.servers[1:]), w.sentinels...)
+	prompt := false
+	for range 3 {
+		for _, s := range all {
+			s.freeze()
+		}
+		prompt = gw.refused()
+		for _, s := range all {
+			s.thaw()
+		}
+		gw.recovers(time.Now())
+		if prompt || t.Failed() {
+			break
+		}
+	}
+	if !prompt {
+		t.Error("calls took too long")
+	}
 }

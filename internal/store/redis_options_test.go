@@ -169,6 +169,23 @@ func TestRedisRefusesToBeForgotten(t *testing.T) {
 	})
 }
 
+// Data of another version's form is not touched.
+func TestRedisRefusesAnotherForm(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	s.do("set", "{fw}:layout", "2")
+	r := openOptions(t, store.RedisOptions{URL: s.url(), Prefix: "fw"}, patience, nil)
+	if _, err := r.Epoch(t.Context(), "gw1"); !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "another version") {
+		t.Fatalf("%v", err)
+	}
+	if n := s.do("dbsize"); n != "1" {
+		t.Errorf("%s keys", n)
+	}
+	other := openOptions(t, store.RedisOptions{URL: s.url(), Prefix: "other"}, patience, nil)
+	_, err := other.Epoch(t.Context(), "gw1")
+	must(t, err)
+}
+
 // The scripts go by the server's clock, in milliseconds, and by no other.
 func TestRedisServerClock(t *testing.T) {
 	t.Parallel()
@@ -219,7 +236,7 @@ func TestRedisKeys(t *testing.T) {
 	must(t, err)
 	c := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer c.Close()
-	known := regexp.MustCompile(`^\{fw\}:(node:n\d|sessions:(gw1|other)|beats|epochs|revoked|min_pgn|drained|version|restored|pgn|objects|token:t|incarnation|probe)$`)
+	known := regexp.MustCompile(`^\{fw\}:(node:n\d|sessions:(gw1|other)|beats|epochs|revoked|min_pgn|drained|version|restored|pgn|objects|token:t|incarnation|layout)$`)
 	seen := 0
 	for scan := c.Scan(context.Background(), 0, "*", 100).Iterator(); scan.Next(context.Background()); {
 		if seen++; !known.MatchString(scan.Val()) {

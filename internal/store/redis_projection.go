@@ -87,8 +87,11 @@ func (r *Redis) Revocations(ctx context.Context) (Revocations, error) {
 
 // MinPGN implements [Projections].
 func (r *Redis) MinPGN(ctx context.Context) (uint64, error) {
-	v, err := r.Revocations(ctx)
-	return v.MinPGN, err
+	least, err := number(r.call(ctx, opMinPGN))
+	if err != nil {
+		return 0, fmt.Errorf("read min_pgn: %w", err)
+	}
+	return least, nil
 }
 
 // Issue implements [Projections].

@@ -106,10 +106,7 @@ func (r *Redis) claim(ctx context.Context, a *Assertion) ([]Verdict, error) {
 			return nil, err
 		}
 		d := decoder{rest: answer}
-		for _, c := range d.text() {
-			out = append(out, verdicts[c])
-		}
-		if d.err != nil {
+		if out = d.verdicts(out); d.err != nil {
 			return nil, d.err
 		}
 	}

@@ -24,6 +24,7 @@ const (
 	opRevoke      op = "revoke"
 	opUnrevoke    op = "unrevoke"
 	opRevocations op = "revocations"
+	opMinPGN      op = "min_pgn"
 	opDrain       op = "drain"
 	opRedeem      op = "redeem"
 	opRemark      op = "remark"
@@ -33,7 +34,7 @@ const (
 )
 
 var allOps = []op{
-	opEpoch, opRegister, opNode, opState, opFence, opIssue, opBeat, opStrays, opPublish, opRevoke, opUnrevoke, opRevocations,
+	opEpoch, opRegister, opNode, opState, opFence, opIssue, opBeat, opStrays, opPublish, opRevoke, opUnrevoke, opRevocations, opMinPGN,
 	opDrain, opRedeem, opRemark, opRepublish, opClaim, opProbe,
 }
 

@@ -12,6 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// layout names the form of the keys and values in lua/prelude.lua.
+const layout = "1"
+
 // lagPause is how long after a replica has not kept up only those wait for it who must.
 const lagPause = 5 * time.Second
 
@@ -45,6 +48,14 @@ func (r *Redis) inspect(ctx context.Context, c *redis.Conn) error {
 	}
 	if err := info.check(); err != nil {
 		return err
+	}
+	// The keys' form is that of the gateways which came first: of versions side by side the later one has to know it.
+	form, err := c.Do(ctx, "set", r.base[0]+"layout", layout, "nx", "get").Text()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return fmt.Errorf("ask for the form of the data: %w", err)
+	}
+	if err == nil && form != layout {
+		return fmt.Errorf("the data under the prefix has form %.20q, want %s: another version of Fairway uses it", form, layout)
 	}
 	r.primary.met(info)
 	return nil

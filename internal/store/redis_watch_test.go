@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -73,5 +74,39 @@ func TestRedisWatch(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatal("the watch does not end")
 		}
+	}
+}
+
+// Close ends every goroutine and connection, in whatever state the store is. Not parallel: it counts.
+func TestRedisClosesEverything(t *testing.T) {
+	s := startRedis(t)
+	for _, broken := range []bool{false, true} {
+		p := startProxy(t, s.addr)
+		before := runtime.NumGoroutine()
+		r, err := store.NewRedis(store.RedisOptions{URL: p.url(), Prefix: namespace()})
+		must(t, err)
+		w := r.Watch(t.Context())
+		eventually(t, 10*time.Second, "the store is used", func() bool { _, err := r.Node(t.Context(), "n1"); return err == nil })
+		<-w // subscribed
+		if broken {
+			p.set(swallow)
+			for range 4 {
+				if _, err := r.Node(t.Context(), "n1"); err == nil {
+					t.Error("answered through a black hole")
+				}
+			}
+		}
+		begin := time.Now()
+		must(t, r.Close())
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("closing took %v", took)
+		}
+		must(t, r.Close())
+		for range w {
+		}
+		if _, err := r.Node(t.Context(), "n1"); err == nil {
+			t.Error("answered after Close")
+		}
+		eventually(t, 10*time.Second, "everything has ended", func() bool { return p.open() == 0 && runtime.NumGoroutine() <= before })
 	}
 }

@@ -11,7 +11,7 @@
 --   restored          zset    what was taken out of revoked and drained -> version then
 --   pgn               string  projection                  objects    hash, name -> "REVISION DIGEST"
 --   token:JTI         set     attempts that have taken a use; expires
---   incarnation       string
+--   incarnation       string                              layout     string
 local base = KEYS[1]
 
 -- str is how numbers are stored: tostring loses digits above 1e14.

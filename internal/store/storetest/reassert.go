@@ -191,11 +191,11 @@ func reassertAll(f *fixture) {
 	_, err = f.Revoke(f.ctx(), []string{"slot:bad", "node:n9", "principal:p"}, 0)
 	f.want(nil, err)
 	f.want(nil, f.Drain(f.ctx(), "n3", true))
-	p, err := f.Publish(f.ctx(), objects)
+	_, err = f.Publish(f.ctx(), objects)
 	f.want(nil, err)
 	f.clock.Advance(time.Second)
 	objects["slot:y"] = "2"
-	p, err = f.Publish(f.ctx(), objects)
+	p, err := f.Publish(f.ctx(), objects)
 	f.want(nil, err)
 	_, err = f.Revoke(f.ctx(), nil, p.PGN)
 	f.want(nil, err)

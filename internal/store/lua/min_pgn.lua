@@ -1,0 +1,1 @@
+return {'ok', redis.call('GET', base .. 'min_pgn') or '0'}
