@@ -470,7 +470,7 @@ func reassertRefused(f *fixture) {
 
 // reassertConcurrently: all gateways of a fleet tell at once, of the same nodes, in pieces and all together.
 func reassertConcurrently(f *fixture) {
-	const nodes = 1200
+	const nodes = 600
 	var wg sync.WaitGroup
 	view := store.Revocations{MinPGN: 3, Version: 1}
 	for i := range 1500 {

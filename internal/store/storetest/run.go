@@ -109,7 +109,7 @@ type fixture struct {
 // rounds is how much is little enough for a test of concurrency to end.
 func (f *fixture) rounds() int {
 	if f.shared {
-		return 150
+		return 80
 	}
 	return 500
 }
