@@ -38,8 +38,8 @@ type RedisOptions struct {
 	TLS *tls.Config
 	// Prefix begins every key: one for each fleet, [A-Za-z0-9._-], at most 64 bytes. Empty is "fairway".
 	Prefix string
-	// Changed, if set, is told when calls begin to be refused (up is false, with the cause) and when they no longer are.
-	// One call at a time, and calls wait for no answer.
+	// Changed, if set, is told when calls begin to be refused (up is false, with the cause) and when they no longer are:
+	// one at a time, and no call to the store waits for it.
 	Changed func(up bool, err error)
 }
 
@@ -59,7 +59,8 @@ func (o RedisOptions) GoString() string { return o.String() }
 // gateways' clocks do not matter. A call that the server does not answer within 300 ms fails; after three of them in a row
 // calls fail at once, until a probe finds it back.
 //
-// It takes itself back what a lost answer would have cost, see RedeemToken, and does not try anything again otherwise.
+// Nothing is tried again: a caller that gets ErrUnavailable does not know whether the change was made, and every method may
+// be called again.
 type Redis struct {
 	base    []string // KEYS of every script
 	channel string
@@ -126,10 +127,14 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 // newClient makes a client, which connects when it is first used. Nothing in it tries anything again: that is for those
 // who know what they have asked for.
 func (r *Redis) newClient(t *target, o *RedisOptions) *redis.Client {
-	dial := (&net.Dialer{Timeout: r.budget}).DialContext
-	if t.tls {
-		dial = tlsDialer(r.budget, o.TLS)
+	config := o.TLS
+	switch {
+	case !t.tls:
+		config = nil
+	case config == nil:
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
+	dial := dialer(r.budget, config)
 	if t.master != "" {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: t.master, SentinelAddrs: t.addrs, SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
@@ -148,13 +153,38 @@ func (r *Redis) newClient(t *target, o *RedisOptions) *redis.Client {
 	})
 }
 
-// tlsDialer checks the server's certificate for the host of the address that it dials.
-func tlsDialer(timeout time.Duration, config *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	if config == nil {
-		config = &tls.Config{MinVersion: tls.VersionTLS12}
+// dialer makes connections that end at once when they are closed: what the server has not taken by then it never gets. Else
+// the system would go on to send for minutes, and a registration that its gateway has long given up could supersede the
+// sessions of those that came after it. With a config it is TLS, and the certificate is checked for the address's host.
+func dialer(timeout time.Duration, config *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := &net.Dialer{Timeout: timeout}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := c.(*net.TCPConn); ok {
+			err = tcp.SetLinger(0)
+		}
+		if config != nil && err == nil {
+			own := config.Clone()
+			if own.ServerName == "" {
+				own.ServerName, _, err = net.SplitHostPort(addr)
+			}
+			secured := tls.Client(c, own)
+			if err == nil {
+				err = secured.HandshakeContext(ctx)
+			}
+			if err == nil {
+				return secured, nil
+			}
+		}
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		return c, nil
 	}
-	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: timeout}, Config: config}
-	return d.DialContext
 }
 
 // probe asks a new client for a write. If it is answered, that client is the store's: the connections of the one before

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -254,5 +255,30 @@ func TestRedisFailover(t *testing.T) {
 	}
 	if !prompt {
 		t.Error("calls took too long")
+	}
+}
+
+// Over TLS to the Sentinel and the server, with a password for each.
+func TestRedisSentinelTLS(t *testing.T) {
+	t.Parallel()
+	cert, key, pool := certificate(t)
+	tlsConf := "tls-cert-file " + cert + "\ntls-key-file " + key + "\ntls-ca-cert-file " + cert + "\ntls-auth-clients no\ntls-replication yes\n"
+	port := freePort(t)
+	startRedis(t, file(t, "redis.conf", tlsConf+"tls-port "+port+"\nrequirepass open-sesame\n"))
+	sentinel := freePort(t)
+	startSentinel(t, tlsConf+"tls-port "+sentinel+"\nrequirepass say-friend\nsentinel monitor main 127.0.0.1 "+port+" 1\nsentinel auth-pass main open-sesame\n")
+	o := store.RedisOptions{
+		URL: "rediss-sentinel://:open-sesame@127.0.0.1:" + sentinel + "/main", SentinelPassword: "say-friend", Prefix: namespace(),
+		TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+	}
+	r := openOptions(t, o, patience, nil)
+	_, err := r.Epoch(t.Context(), "gw1")
+	must(t, err)
+	if _, err := r.Revoke(t.Context(), []string{"slot:a"}, 0); !errors.Is(err, store.ErrNotDurable) {
+		t.Errorf("a revocation that no replica has: %v", err)
+	}
+	o.SentinelPassword = "say-foe"
+	if _, err := openOptions(t, o, patience, nil).Epoch(t.Context(), "gw1"); !errors.Is(err, store.ErrUnavailable) || strings.Contains(err.Error(), "say-") || strings.Contains(err.Error(), "sesame") {
+		t.Errorf("with a wrong password: %v", err)
 	}
 }

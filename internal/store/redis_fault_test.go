@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -488,4 +490,36 @@ func TestRedisCallerGivesUp(t *testing.T) {
 		t.Fatalf("told %v", told)
 	}
 	must(t, gw.issue())
+}
+
+// What a call has sent and given up must not arrive later, when the network is whole again.
+func TestRedisGivesUpForGood(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer c.Close()
+		for buf := make([]byte, 1024); ; {
+			if _, err := c.Read(buf); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	r, err := store.NewRedis(store.RedisOptions{URL: "redis://" + l.Addr().String()})
+	must(t, err)
+	defer r.Close()
+	if _, err := r.Epoch(t.Context(), "gw1"); !errors.Is(err, store.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("the connection has ended by %v: the system sends on what is not sent yet", err)
+	}
 }

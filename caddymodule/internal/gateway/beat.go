@@ -42,6 +42,7 @@ type keeper struct {
 	mu          sync.Mutex
 	owned       time.Time // guarded by mu; until when the sessions are ours; zero before the first beat
 	superseded  bool      // guarded by mu; a later process goes by our name
+	owed        []string  // guarded by mu; subjects revoked here while the store was away
 	incarnation string    // run's alone
 	revocations uint64    // run's alone; the version that was read last
 	read        bool      // run's alone; revocations were read
@@ -104,6 +105,7 @@ func (k *keeper) beat(ctx context.Context) {
 	k.mu.Lock()
 	k.owned = began.Add(store.OwnerTTL - ownMargin)
 	k.mu.Unlock()
+	k.pay(ctx)
 	for i, v := range res.Verdicts {
 		if v == store.VerdictSuperseded && i < len(sessions) {
 			sessions[i].Close(tunnel.CloseReplaced, "the node's newest session is elsewhere, or the node is revoked")
@@ -112,6 +114,32 @@ func (k *keeper) beat(ctx context.Context) {
 	if !k.read || res.Revocations != k.revocations {
 		k.learn(ctx)
 	}
+}
+
+// owe remembers a revocation that the store could not take: it holds here, and is repeated when the store is back.
+func (k *keeper) owe(subject string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !slices.Contains(k.owed, subject) {
+		k.owed = append(k.owed, subject)
+	}
+}
+
+// pay tells the store what it is owed.
+func (k *keeper) pay(ctx context.Context) {
+	k.mu.Lock()
+	owed := slices.Clone(k.owed)
+	k.mu.Unlock()
+	if len(owed) == 0 {
+		return
+	}
+	if _, err := k.hub.cfg.Store.Revoke(ctx, owed, 0); err != nil && !errors.Is(err, store.ErrNotDurable) {
+		k.heard(err)
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.owed = slices.DeleteFunc(k.owed, func(s string) bool { return slices.Contains(owed, s) })
 }
 
 // heard logs that the store went and came back.
@@ -171,6 +199,9 @@ func (k *keeper) held() (held []store.Held, sessions []sessionOf) {
 // assertion is what this gateway knows.
 func (k *keeper) assertion(sessions []sessionOf) store.Assertion {
 	a := store.Assertion{Gateway: k.hub.cfg.Gateway, Epoch: k.hub.fleet.Epoch(), Revocations: k.known}
+	// What was revoked since it was read last, too: a store that failed over may never have had it.
+	a.Revocations.Subjects = slices.Compact(slices.Sorted(slices.Values(append(k.hub.lender.view.Subjects(), k.known.Subjects...))))
+	a.Revocations.MinPGN = max(k.known.MinPGN, k.hub.lender.view.MinPGN())
 	for _, s := range sessions {
 		a.Sessions = append(a.Sessions, s.SessionClaim)
 	}
@@ -189,7 +220,9 @@ func (k *keeper) learn(ctx context.Context) {
 	}
 	h := k.hub
 	was, least := h.lender.view.Subjects(), h.lender.view.MinPGN()
-	h.lender.view.Replace(r.Subjects, r.MinPGN)
+	k.mu.Lock()
+	h.lender.view.Replace(append(slices.Clone(k.owed), r.Subjects...), r.MinPGN)
+	k.mu.Unlock()
 	k.known, k.revocations, k.read = r, r.Version, true
 	h.fleet.SetDraining(r.Drained)
 	if slices.Equal(was, h.lender.view.Subjects()) && least == h.lender.view.MinPGN() {

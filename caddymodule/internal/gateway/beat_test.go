@@ -227,6 +227,13 @@ func TestStoreGone(t *testing.T) {
 			mem.down.Store(false)
 			wait(t, func() bool { resp, _ := one.do("POST", "/api/chat", chat("m", "")); return resp.StatusCode == 200 })
 			wait(t, func() bool { return k.owns() == nil })
+			wait(t, func() bool { // what was revoked while it was away
+				r, err := mem.Revocations(t.Context())
+				return err == nil && len(r.Subjects) == 1 && r.Subjects[0] == "slot:other"
+			})
+			if !plain.lender.view.Revoked("slot:other") {
+				t.Error("the gateway has forgotten the revocation")
+			}
 			if one.generation("n1") != gen {
 				t.Error("the node had to reconnect")
 			}

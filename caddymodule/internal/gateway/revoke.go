@@ -35,6 +35,9 @@ func (h *Hub) Revoke(ctx context.Context, subject string, undo bool) (RevokeView
 		_, err = h.cfg.Store.Revoke(ctx, []string{subject}, 0)
 	}
 	v.Durable = err == nil
+	if h.keeper != nil && !undo && err != nil && !errors.Is(err, store.ErrNotDurable) {
+		h.keeper.owe(subject)
+	}
 	h.lender.revocationsChanged()
 	wait := h.broadcast()
 	if kind == string(store.SubjectNode) && !undo {
