@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -40,7 +39,6 @@ type target struct {
 	origin    string         // scheme://host:port
 	reachable bool
 	locked    bool                     // the provider lists its models only for a credential: the gateway asks it, not the node
-	learned   time.Time                // when it last did
 	models    map[string]*held         // by canonical key
 	loaded    map[string]ollama.Loaded // by canonical key
 	perModel  int
@@ -231,7 +229,6 @@ func (s *seat) empty(t *target) {
 		s.forget(t, key)
 	}
 	clear(t.loaded)
-	t.learned = time.Time{}
 }
 
 func (s *seat) forget(t *target, key string) {

@@ -1,8 +1,6 @@
 package fleet
 
 import (
-	"time"
-
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/tunnel"
 )
@@ -15,7 +13,6 @@ type LockedTarget struct {
 	Adapter    string
 	Origin     string            // scheme://host:port
 	Labels     map[string]string // the node's; must not be changed
-	Learned    time.Time         // of the last Learn; zero before
 }
 
 // Locked returns the locked targets that can be asked now, in no order.
@@ -30,7 +27,7 @@ func (f *Fleet) Locked() []LockedTarget {
 		for _, t := range n.seat.targets {
 			if t.locked && t.reachable {
 				s := n.seat.session
-				out = append(out, LockedTarget{n.name, s.Generation(), t.name, t.adapter, t.origin, s.Labels(), t.learned})
+				out = append(out, LockedTarget{n.name, s.Generation(), t.name, t.adapter, t.origin, s.Labels()})
 			}
 		}
 	}
@@ -80,7 +77,6 @@ func (f *Fleet) Learn(node string, generation uint64, target string, models []*t
 	for _, m := range learned {
 		s.hold(t, m)
 	}
-	t.learned = f.cfg.Now()
 	f.changed()
 	f.dispatch(s)
 	return nil
