@@ -163,8 +163,8 @@ func (l *lending) denied(what string, r *http.Response, body string, status int,
 	}
 }
 
-// Revoked by the command: what streams ends, what waits is refused when its turn comes, and no provider hears of it; also after the gateway was killed right
-// behind the command.
+// Revoked by the command: what streams ends, what waits is refused when its turn comes, and no provider hears of it; a gateway killed right behind the command
+// remembers.
 func TestRevokeCommand(t *testing.T) {
 	t.Parallel()
 	l := newLending(t, rig.Options{})
@@ -185,9 +185,7 @@ func TestRevokeCommand(t *testing.T) {
 	if out := l.Fairway("leases"); !strings.Contains(out, "opened") || !strings.Contains(out, "n1") {
 		t.Errorf("leases: %s", out)
 	}
-	out := l.Fairway("revoke", "--slot", "s")
-	l.Kill() // the command has ended
-	if !strings.Contains(out, "revoked") {
+	if out := l.Fairway("revoke", "--slot", "s"); !strings.Contains(out, "revoked") {
 		t.Errorf("%s", out)
 	}
 	first.cut(t, "may not be used")
@@ -200,6 +198,11 @@ func TestRevokeCommand(t *testing.T) {
 	if got := l.steps(first.Header.Get("X-Fairway-Run")); !strings.HasPrefix(got, "issued opened ended:") {
 		t.Errorf("the audit says %q of the first", got)
 	}
+	out := l.Fairway("revoke", "--principal", "bob")
+	l.Kill() // the command has ended: what it said holds
+	if !strings.Contains(out, "revoked") {
+		t.Errorf("%s", out)
+	}
 	l.Start()
 	l.WaitNode("n1", "ready")
 	for range 3 {
@@ -209,7 +212,7 @@ func TestRevokeCommand(t *testing.T) {
 	if now := fake.Stats().Exec; now != asked {
 		t.Errorf("the provider was asked %d times after the revocation", now-asked)
 	}
-	if out := l.Fairway("revocations"); !strings.Contains(out, "slot:s") {
+	if out := l.Fairway("revocations"); !strings.Contains(out, "slot:s") || !strings.Contains(out, "principal:bob") {
 		t.Errorf("revocations: %s", out)
 	}
 	l.Fairway("revoke", "--slot", "s", "--undo")
@@ -217,6 +220,9 @@ func TestRevokeCommand(t *testing.T) {
 		r, _ := l.Do("POST", "/api/chat", chat("t-echo", ""))
 		return r.StatusCode == 200
 	})
+	if r, body := l.Do("POST", "/api/chat", chat("t-echo", ""), "Authorization", "Bearer "+bob); r.StatusCode != 401 {
+		t.Errorf("bob, revoked right before the end: %d %s", r.StatusCode, body)
+	}
 }
 
 // A reload takes away what it no longer names: the runs of that principal or slot end, those of others go on, and nobody is lent anything of it any more.
