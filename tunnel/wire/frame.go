@@ -57,7 +57,8 @@ const (
 	TypeEnrollRequest Type = 0x63 // node → gateway
 	TypeEnrollResult  Type = 0x65 // gateway → node, last
 	TypeNodeOpen      Type = 0x71 // node → gateway, first on a stream that a node opens
-	TypePeerHello     Type = 0x73 // gateway ↔ gateway
+	TypePeerHello     Type = 0x73 // gateway ↔ gateway, first
+	TypePeerNodes     Type = 0x75 // gateway → gateway
 )
 
 // Critical reports whether a reader that does not know t must close the connection.
@@ -94,9 +95,9 @@ func Cap(t Type) (limit uint64, known bool) {
 	case TypeRegister, TypeRegistered, TypeReady, TypeReadyAck, TypeStatus, TypeHeartbeat, TypeProjection,
 		TypeProjectionAck, TypeRevoke, TypeRevokeAck, TypeCommand, TypeCommandResult, TypeRecipientKey, TypeRenew,
 		TypeRenewed, TypeOpenLane, TypeJoinLane, TypeDrain, TypeDraining, TypeCancel, TypeIssuerKeys, TypeIssuerKeysAck,
-		TypeEnrollOffer, TypeEnrollRequest, TypeEnrollResult, TypeNodeOpen, TypePeerHello:
+		TypeEnrollOffer, TypeEnrollRequest, TypeEnrollResult, TypeNodeOpen, TypePeerHello, TypePeerNodes, TypeTerminal:
 		return MaxControl, true
-	case TypeRunOpen, TypeHead, TypeRefused, TypeTerminal:
+	case TypeRunOpen, TypeHead, TypeRefused:
 		return MaxHead, true
 	case TypeLease:
 		return MaxLease, true

@@ -220,6 +220,61 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{3}
 }
 
+type PeerNodeState int32
+
+const (
+	PeerNodeState_PEER_NODE_STATE_UNSPECIFIED PeerNodeState = 0
+	PeerNodeState_PEER_NODE_STATE_READY       PeerNodeState = 1
+	PeerNodeState_PEER_NODE_STATE_SUSPECT     PeerNodeState = 2 // takes no runs now
+	PeerNodeState_PEER_NODE_STATE_DRAINING    PeerNodeState = 3
+	PeerNodeState_PEER_NODE_STATE_GONE        PeerNodeState = 4 // names the node, nothing else
+)
+
+// Enum value maps for PeerNodeState.
+var (
+	PeerNodeState_name = map[int32]string{
+		0: "PEER_NODE_STATE_UNSPECIFIED",
+		1: "PEER_NODE_STATE_READY",
+		2: "PEER_NODE_STATE_SUSPECT",
+		3: "PEER_NODE_STATE_DRAINING",
+		4: "PEER_NODE_STATE_GONE",
+	}
+	PeerNodeState_value = map[string]int32{
+		"PEER_NODE_STATE_UNSPECIFIED": 0,
+		"PEER_NODE_STATE_READY":       1,
+		"PEER_NODE_STATE_SUSPECT":     2,
+		"PEER_NODE_STATE_DRAINING":    3,
+		"PEER_NODE_STATE_GONE":        4,
+	}
+)
+
+func (x PeerNodeState) Enum() *PeerNodeState {
+	p := new(PeerNodeState)
+	*p = x
+	return p
+}
+
+func (x PeerNodeState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PeerNodeState) Descriptor() protoreflect.EnumDescriptor {
+	return file_wire_proto_enumTypes[4].Descriptor()
+}
+
+func (PeerNodeState) Type() protoreflect.EnumType {
+	return &file_wire_proto_enumTypes[4]
+}
+
+func (x PeerNodeState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PeerNodeState.Descriptor instead.
+func (PeerNodeState) EnumDescriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{4}
+}
+
 // Register is the node's first message on the first stream of the first lane.
 type Register struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2929,6 +2984,7 @@ type Terminal struct {
 	Trailers      []*Header              `protobuf:"bytes,6,rep,name=trailers,proto3" json:"trailers,omitempty"`
 	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // for people, in logs
 	Bytes         uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`  // of body sent as Data on this stream
+	Result        []byte                 `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"` // of a run of kind edge that completed: its ModelResult, JSON, at most 192 KiB
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3017,6 +3073,13 @@ func (x *Terminal) GetBytes() uint64 {
 		return x.Bytes
 	}
 	return 0
+}
+
+func (x *Terminal) GetResult() []byte {
+	if x != nil {
+		return x.Result
+	}
+	return nil
 }
 
 type EnrollOffer struct {
@@ -3251,11 +3314,13 @@ func (x *NodeOpen) GetPurpose() string {
 	return ""
 }
 
+// PeerHello is the first message of both gateways on a connection between them: the one that has dialled executes, the other one opens runs.
 type PeerHello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"` // must equal the name in the gateway's leaf
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`    // incarnation of the gateway process
+	Software      string                 `protobuf:"bytes,4,opt,name=software,proto3" json:"software,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3309,6 +3374,236 @@ func (x *PeerHello) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *PeerHello) GetSoftware() string {
+	if x != nil {
+		return x.Software
+	}
+	return ""
+}
+
+// PeerNodes tells what the dialling gateway's own nodes are, all of them at first and then what has changed.
+type PeerNodes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"` // 1, 2, 3, … on one connection
+	Nodes         []*PeerNode            `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerNodes) Reset() {
+	*x = PeerNodes{}
+	mi := &file_wire_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerNodes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerNodes) ProtoMessage() {}
+
+func (x *PeerNodes) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerNodes.ProtoReflect.Descriptor instead.
+func (*PeerNodes) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *PeerNodes) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *PeerNodes) GetNodes() []*PeerNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// PeerNode is one node's session with the dialling gateway. Another generation than before is another session, of which nothing is known yet.
+type PeerNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	State         PeerNodeState          `protobuf:"varint,3,opt,name=state,proto3,enum=fairway.wire.v1.PeerNodeState" json:"state,omitempty"`
+	Software      string                 `protobuf:"bytes,4,opt,name=software,proto3" json:"software,omitempty"`
+	Labels        map[string]string      `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	SinceMs       int64                  `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // Unix time of its registration
+	Targets       []*Target              `protobuf:"bytes,7,rep,name=targets,proto3" json:"targets,omitempty"`                 // changes, as in a Status
+	Taken         []*Taken               `protobuf:"bytes,8,rep,name=taken,proto3" json:"taken,omitempty"`                     // replaces what was said before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerNode) Reset() {
+	*x = PeerNode{}
+	mi := &file_wire_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerNode) ProtoMessage() {}
+
+func (x *PeerNode) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerNode.ProtoReflect.Descriptor instead.
+func (*PeerNode) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *PeerNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PeerNode) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *PeerNode) GetState() PeerNodeState {
+	if x != nil {
+		return x.State
+	}
+	return PeerNodeState_PEER_NODE_STATE_UNSPECIFIED
+}
+
+func (x *PeerNode) GetSoftware() string {
+	if x != nil {
+		return x.Software
+	}
+	return ""
+}
+
+func (x *PeerNode) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *PeerNode) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *PeerNode) GetTargets() []*Target {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+func (x *PeerNode) GetTaken() []*Taken {
+	if x != nil {
+		return x.Taken
+	}
+	return nil
+}
+
+// Taken is how many credits runs of other gateways and of this one hold.
+type Taken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"` // by its key
+	Credits       uint32                 `protobuf:"varint,3,opt,name=credits,proto3" json:"credits,omitempty"`
+	Full          bool                   `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"` // of the target: its node has refused a run for want of a credit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Taken) Reset() {
+	*x = Taken{}
+	mi := &file_wire_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Taken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Taken) ProtoMessage() {}
+
+func (x *Taken) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Taken.ProtoReflect.Descriptor instead.
+func (*Taken) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Taken) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *Taken) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Taken) GetCredits() uint32 {
+	if x != nil {
+		return x.Credits
+	}
+	return 0
+}
+
+func (x *Taken) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
 }
 
 var File_wire_proto protoreflect.FileDescriptor
@@ -3537,7 +3832,7 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"connect_us\x18\x01 \x01(\x04R\tconnectUs\x12\"\n" +
 	"\rfirst_byte_us\x18\x02 \x01(\x04R\vfirstByteUs\x12\x19\n" +
-	"\btotal_us\x18\x03 \x01(\x04R\atotalUs\"\xb6\x02\n" +
+	"\btotal_us\x18\x03 \x01(\x04R\atotalUs\"\xce\x02\n" +
 	"\bTerminal\x122\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x18.fairway.wire.v1.OutcomeR\aoutcome\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x1d\n" +
@@ -3547,7 +3842,8 @@ const file_wire_proto_rawDesc = "" +
 	"\atimings\x18\x05 \x01(\v2\x18.fairway.wire.v1.TimingsR\atimings\x123\n" +
 	"\btrailers\x18\x06 \x03(\v2\x17.fairway.wire.v1.HeaderR\btrailers\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x14\n" +
-	"\x05bytes\x18\b \x01(\x04R\x05bytes\"K\n" +
+	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06result\x18\t \x01(\fR\x06result\"K\n" +
 	"\vEnrollOffer\x12\x14\n" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\x12&\n" +
 	"\x0fgateway_time_ns\x18\x03 \x01(\x03R\rgatewayTimeNs\"\x92\x01\n" +
@@ -3563,11 +3859,34 @@ const file_wire_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"$\n" +
 	"\bNodeOpen\x12\x18\n" +
-	"\apurpose\x18\x01 \x01(\tR\apurpose\"U\n" +
+	"\apurpose\x18\x01 \x01(\tR\apurpose\"q\n" +
 	"\tPeerHello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch*K\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bsoftware\x18\x04 \x01(\tR\bsoftware\"N\n" +
+	"\tPeerNodes\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12/\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x19.fairway.wire.v1.PeerNodeR\x05nodes\"\x86\x03\n" +
+	"\bPeerNode\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x124\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1e.fairway.wire.v1.PeerNodeStateR\x05state\x12\x1a\n" +
+	"\bsoftware\x18\x04 \x01(\tR\bsoftware\x12=\n" +
+	"\x06labels\x18\x05 \x03(\v2%.fairway.wire.v1.PeerNode.LabelsEntryR\x06labels\x12\x19\n" +
+	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x121\n" +
+	"\atargets\x18\a \x03(\v2\x17.fairway.wire.v1.TargetR\atargets\x12,\n" +
+	"\x05taken\x18\b \x03(\v2\x16.fairway.wire.v1.TakenR\x05taken\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +
+	"\x05Taken\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
+	"\acredits\x18\x03 \x01(\rR\acredits\x12\x12\n" +
+	"\x04full\x18\x04 \x01(\bR\x04full*K\n" +
 	"\aRunKind\x12\x18\n" +
 	"\x14RUN_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fRUN_KIND_TUNNEL\x10\x01\x12\x11\n" +
@@ -3583,7 +3902,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11OUTCOME_COMPLETED\x10\x01\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x02\x12\x14\n" +
-	"\x10OUTCOME_CANCELED\x10\x03B-Z+github.com/fairway-edge/fairway/tunnel/wireb\x06proto3"
+	"\x10OUTCOME_CANCELED\x10\x03*\xa0\x01\n" +
+	"\rPeerNodeState\x12\x1f\n" +
+	"\x1bPEER_NODE_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15PEER_NODE_STATE_READY\x10\x01\x12\x1b\n" +
+	"\x17PEER_NODE_STATE_SUSPECT\x10\x02\x12\x1c\n" +
+	"\x18PEER_NODE_STATE_DRAINING\x10\x03\x12\x18\n" +
+	"\x14PEER_NODE_STATE_GONE\x10\x04B-Z+github.com/fairway-edge/fairway/tunnel/wireb\x06proto3"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
@@ -3597,97 +3922,107 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_wire_proto_goTypes = []any{
 	(RunKind)(0),            // 0: fairway.wire.v1.RunKind
 	(BodyMode)(0),           // 1: fairway.wire.v1.BodyMode
 	(Retry)(0),              // 2: fairway.wire.v1.Retry
 	(Outcome)(0),            // 3: fairway.wire.v1.Outcome
-	(*Register)(nil),        // 4: fairway.wire.v1.Register
-	(*Adapter)(nil),         // 5: fairway.wire.v1.Adapter
-	(*RecipientKey)(nil),    // 6: fairway.wire.v1.RecipientKey
-	(*Registered)(nil),      // 7: fairway.wire.v1.Registered
-	(*IssuerKey)(nil),       // 8: fairway.wire.v1.IssuerKey
-	(*Limits)(nil),          // 9: fairway.wire.v1.Limits
-	(*Ready)(nil),           // 10: fairway.wire.v1.Ready
-	(*ReadyAck)(nil),        // 11: fairway.wire.v1.ReadyAck
-	(*Target)(nil),          // 12: fairway.wire.v1.Target
-	(*Credits)(nil),         // 13: fairway.wire.v1.Credits
-	(*Model)(nil),           // 14: fairway.wire.v1.Model
-	(*Loaded)(nil),          // 15: fairway.wire.v1.Loaded
-	(*Status)(nil),          // 16: fairway.wire.v1.Status
-	(*Heartbeat)(nil),       // 17: fairway.wire.v1.Heartbeat
-	(*Drain)(nil),           // 18: fairway.wire.v1.Drain
-	(*Draining)(nil),        // 19: fairway.wire.v1.Draining
-	(*Cancel)(nil),          // 20: fairway.wire.v1.Cancel
-	(*Renew)(nil),           // 21: fairway.wire.v1.Renew
-	(*Renewed)(nil),         // 22: fairway.wire.v1.Renewed
-	(*Projection)(nil),      // 23: fairway.wire.v1.Projection
-	(*Profile)(nil),         // 24: fairway.wire.v1.Profile
-	(*Route)(nil),           // 25: fairway.wire.v1.Route
-	(*ProjectionAck)(nil),   // 26: fairway.wire.v1.ProjectionAck
-	(*Revoke)(nil),          // 27: fairway.wire.v1.Revoke
-	(*RevokeAck)(nil),       // 28: fairway.wire.v1.RevokeAck
-	(*IssuerKeys)(nil),      // 29: fairway.wire.v1.IssuerKeys
-	(*IssuerKeysAck)(nil),   // 30: fairway.wire.v1.IssuerKeysAck
-	(*Command)(nil),         // 31: fairway.wire.v1.Command
-	(*Capabilities)(nil),    // 32: fairway.wire.v1.Capabilities
-	(*TransportStatus)(nil), // 33: fairway.wire.v1.TransportStatus
-	(*CommandResult)(nil),   // 34: fairway.wire.v1.CommandResult
-	(*OpenLane)(nil),        // 35: fairway.wire.v1.OpenLane
-	(*JoinLane)(nil),        // 36: fairway.wire.v1.JoinLane
-	(*Header)(nil),          // 37: fairway.wire.v1.Header
-	(*RunOpen)(nil),         // 38: fairway.wire.v1.RunOpen
-	(*Forward)(nil),         // 39: fairway.wire.v1.Forward
-	(*Accepted)(nil),        // 40: fairway.wire.v1.Accepted
-	(*Refused)(nil),         // 41: fairway.wire.v1.Refused
-	(*Answer)(nil),          // 42: fairway.wire.v1.Answer
-	(*Head)(nil),            // 43: fairway.wire.v1.Head
-	(*Usage)(nil),           // 44: fairway.wire.v1.Usage
-	(*Timings)(nil),         // 45: fairway.wire.v1.Timings
-	(*Terminal)(nil),        // 46: fairway.wire.v1.Terminal
-	(*EnrollOffer)(nil),     // 47: fairway.wire.v1.EnrollOffer
-	(*EnrollRequest)(nil),   // 48: fairway.wire.v1.EnrollRequest
-	(*EnrollResult)(nil),    // 49: fairway.wire.v1.EnrollResult
-	(*NodeOpen)(nil),        // 50: fairway.wire.v1.NodeOpen
-	(*PeerHello)(nil),       // 51: fairway.wire.v1.PeerHello
-	nil,                     // 52: fairway.wire.v1.Register.LabelsEntry
+	(PeerNodeState)(0),      // 4: fairway.wire.v1.PeerNodeState
+	(*Register)(nil),        // 5: fairway.wire.v1.Register
+	(*Adapter)(nil),         // 6: fairway.wire.v1.Adapter
+	(*RecipientKey)(nil),    // 7: fairway.wire.v1.RecipientKey
+	(*Registered)(nil),      // 8: fairway.wire.v1.Registered
+	(*IssuerKey)(nil),       // 9: fairway.wire.v1.IssuerKey
+	(*Limits)(nil),          // 10: fairway.wire.v1.Limits
+	(*Ready)(nil),           // 11: fairway.wire.v1.Ready
+	(*ReadyAck)(nil),        // 12: fairway.wire.v1.ReadyAck
+	(*Target)(nil),          // 13: fairway.wire.v1.Target
+	(*Credits)(nil),         // 14: fairway.wire.v1.Credits
+	(*Model)(nil),           // 15: fairway.wire.v1.Model
+	(*Loaded)(nil),          // 16: fairway.wire.v1.Loaded
+	(*Status)(nil),          // 17: fairway.wire.v1.Status
+	(*Heartbeat)(nil),       // 18: fairway.wire.v1.Heartbeat
+	(*Drain)(nil),           // 19: fairway.wire.v1.Drain
+	(*Draining)(nil),        // 20: fairway.wire.v1.Draining
+	(*Cancel)(nil),          // 21: fairway.wire.v1.Cancel
+	(*Renew)(nil),           // 22: fairway.wire.v1.Renew
+	(*Renewed)(nil),         // 23: fairway.wire.v1.Renewed
+	(*Projection)(nil),      // 24: fairway.wire.v1.Projection
+	(*Profile)(nil),         // 25: fairway.wire.v1.Profile
+	(*Route)(nil),           // 26: fairway.wire.v1.Route
+	(*ProjectionAck)(nil),   // 27: fairway.wire.v1.ProjectionAck
+	(*Revoke)(nil),          // 28: fairway.wire.v1.Revoke
+	(*RevokeAck)(nil),       // 29: fairway.wire.v1.RevokeAck
+	(*IssuerKeys)(nil),      // 30: fairway.wire.v1.IssuerKeys
+	(*IssuerKeysAck)(nil),   // 31: fairway.wire.v1.IssuerKeysAck
+	(*Command)(nil),         // 32: fairway.wire.v1.Command
+	(*Capabilities)(nil),    // 33: fairway.wire.v1.Capabilities
+	(*TransportStatus)(nil), // 34: fairway.wire.v1.TransportStatus
+	(*CommandResult)(nil),   // 35: fairway.wire.v1.CommandResult
+	(*OpenLane)(nil),        // 36: fairway.wire.v1.OpenLane
+	(*JoinLane)(nil),        // 37: fairway.wire.v1.JoinLane
+	(*Header)(nil),          // 38: fairway.wire.v1.Header
+	(*RunOpen)(nil),         // 39: fairway.wire.v1.RunOpen
+	(*Forward)(nil),         // 40: fairway.wire.v1.Forward
+	(*Accepted)(nil),        // 41: fairway.wire.v1.Accepted
+	(*Refused)(nil),         // 42: fairway.wire.v1.Refused
+	(*Answer)(nil),          // 43: fairway.wire.v1.Answer
+	(*Head)(nil),            // 44: fairway.wire.v1.Head
+	(*Usage)(nil),           // 45: fairway.wire.v1.Usage
+	(*Timings)(nil),         // 46: fairway.wire.v1.Timings
+	(*Terminal)(nil),        // 47: fairway.wire.v1.Terminal
+	(*EnrollOffer)(nil),     // 48: fairway.wire.v1.EnrollOffer
+	(*EnrollRequest)(nil),   // 49: fairway.wire.v1.EnrollRequest
+	(*EnrollResult)(nil),    // 50: fairway.wire.v1.EnrollResult
+	(*NodeOpen)(nil),        // 51: fairway.wire.v1.NodeOpen
+	(*PeerHello)(nil),       // 52: fairway.wire.v1.PeerHello
+	(*PeerNodes)(nil),       // 53: fairway.wire.v1.PeerNodes
+	(*PeerNode)(nil),        // 54: fairway.wire.v1.PeerNode
+	(*Taken)(nil),           // 55: fairway.wire.v1.Taken
+	nil,                     // 56: fairway.wire.v1.Register.LabelsEntry
+	nil,                     // 57: fairway.wire.v1.PeerNode.LabelsEntry
 }
 var file_wire_proto_depIdxs = []int32{
-	52, // 0: fairway.wire.v1.Register.labels:type_name -> fairway.wire.v1.Register.LabelsEntry
-	5,  // 1: fairway.wire.v1.Register.adapters:type_name -> fairway.wire.v1.Adapter
-	6,  // 2: fairway.wire.v1.Register.recipient_key:type_name -> fairway.wire.v1.RecipientKey
-	8,  // 3: fairway.wire.v1.Registered.issuer_keys:type_name -> fairway.wire.v1.IssuerKey
-	9,  // 4: fairway.wire.v1.Registered.limits:type_name -> fairway.wire.v1.Limits
-	12, // 5: fairway.wire.v1.Ready.targets:type_name -> fairway.wire.v1.Target
-	13, // 6: fairway.wire.v1.Target.credits:type_name -> fairway.wire.v1.Credits
-	14, // 7: fairway.wire.v1.Target.models:type_name -> fairway.wire.v1.Model
-	15, // 8: fairway.wire.v1.Target.loaded:type_name -> fairway.wire.v1.Loaded
-	14, // 9: fairway.wire.v1.Loaded.models:type_name -> fairway.wire.v1.Model
-	12, // 10: fairway.wire.v1.Status.targets:type_name -> fairway.wire.v1.Target
-	24, // 11: fairway.wire.v1.Projection.profiles:type_name -> fairway.wire.v1.Profile
-	25, // 12: fairway.wire.v1.Projection.routes:type_name -> fairway.wire.v1.Route
-	8,  // 13: fairway.wire.v1.IssuerKeys.keys:type_name -> fairway.wire.v1.IssuerKey
-	32, // 14: fairway.wire.v1.Command.capabilities:type_name -> fairway.wire.v1.Capabilities
-	33, // 15: fairway.wire.v1.Command.transport_status:type_name -> fairway.wire.v1.TransportStatus
+	56, // 0: fairway.wire.v1.Register.labels:type_name -> fairway.wire.v1.Register.LabelsEntry
+	6,  // 1: fairway.wire.v1.Register.adapters:type_name -> fairway.wire.v1.Adapter
+	7,  // 2: fairway.wire.v1.Register.recipient_key:type_name -> fairway.wire.v1.RecipientKey
+	9,  // 3: fairway.wire.v1.Registered.issuer_keys:type_name -> fairway.wire.v1.IssuerKey
+	10, // 4: fairway.wire.v1.Registered.limits:type_name -> fairway.wire.v1.Limits
+	13, // 5: fairway.wire.v1.Ready.targets:type_name -> fairway.wire.v1.Target
+	14, // 6: fairway.wire.v1.Target.credits:type_name -> fairway.wire.v1.Credits
+	15, // 7: fairway.wire.v1.Target.models:type_name -> fairway.wire.v1.Model
+	16, // 8: fairway.wire.v1.Target.loaded:type_name -> fairway.wire.v1.Loaded
+	15, // 9: fairway.wire.v1.Loaded.models:type_name -> fairway.wire.v1.Model
+	13, // 10: fairway.wire.v1.Status.targets:type_name -> fairway.wire.v1.Target
+	25, // 11: fairway.wire.v1.Projection.profiles:type_name -> fairway.wire.v1.Profile
+	26, // 12: fairway.wire.v1.Projection.routes:type_name -> fairway.wire.v1.Route
+	9,  // 13: fairway.wire.v1.IssuerKeys.keys:type_name -> fairway.wire.v1.IssuerKey
+	33, // 14: fairway.wire.v1.Command.capabilities:type_name -> fairway.wire.v1.Capabilities
+	34, // 15: fairway.wire.v1.Command.transport_status:type_name -> fairway.wire.v1.TransportStatus
 	0,  // 16: fairway.wire.v1.RunOpen.kind:type_name -> fairway.wire.v1.RunKind
-	37, // 17: fairway.wire.v1.RunOpen.headers:type_name -> fairway.wire.v1.Header
+	38, // 17: fairway.wire.v1.RunOpen.headers:type_name -> fairway.wire.v1.Header
 	1,  // 18: fairway.wire.v1.RunOpen.body:type_name -> fairway.wire.v1.BodyMode
-	39, // 19: fairway.wire.v1.RunOpen.forward:type_name -> fairway.wire.v1.Forward
+	40, // 19: fairway.wire.v1.RunOpen.forward:type_name -> fairway.wire.v1.Forward
 	2,  // 20: fairway.wire.v1.Refused.retry:type_name -> fairway.wire.v1.Retry
-	42, // 21: fairway.wire.v1.Refused.answer:type_name -> fairway.wire.v1.Answer
-	37, // 22: fairway.wire.v1.Answer.headers:type_name -> fairway.wire.v1.Header
-	37, // 23: fairway.wire.v1.Head.headers:type_name -> fairway.wire.v1.Header
+	43, // 21: fairway.wire.v1.Refused.answer:type_name -> fairway.wire.v1.Answer
+	38, // 22: fairway.wire.v1.Answer.headers:type_name -> fairway.wire.v1.Header
+	38, // 23: fairway.wire.v1.Head.headers:type_name -> fairway.wire.v1.Header
 	3,  // 24: fairway.wire.v1.Terminal.outcome:type_name -> fairway.wire.v1.Outcome
-	44, // 25: fairway.wire.v1.Terminal.usage:type_name -> fairway.wire.v1.Usage
-	45, // 26: fairway.wire.v1.Terminal.timings:type_name -> fairway.wire.v1.Timings
-	37, // 27: fairway.wire.v1.Terminal.trailers:type_name -> fairway.wire.v1.Header
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	45, // 25: fairway.wire.v1.Terminal.usage:type_name -> fairway.wire.v1.Usage
+	46, // 26: fairway.wire.v1.Terminal.timings:type_name -> fairway.wire.v1.Timings
+	38, // 27: fairway.wire.v1.Terminal.trailers:type_name -> fairway.wire.v1.Header
+	54, // 28: fairway.wire.v1.PeerNodes.nodes:type_name -> fairway.wire.v1.PeerNode
+	4,  // 29: fairway.wire.v1.PeerNode.state:type_name -> fairway.wire.v1.PeerNodeState
+	57, // 30: fairway.wire.v1.PeerNode.labels:type_name -> fairway.wire.v1.PeerNode.LabelsEntry
+	13, // 31: fairway.wire.v1.PeerNode.targets:type_name -> fairway.wire.v1.Target
+	55, // 32: fairway.wire.v1.PeerNode.taken:type_name -> fairway.wire.v1.Taken
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -3704,8 +4039,8 @@ func file_wire_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   49,
+			NumEnums:      5,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
