@@ -19,6 +19,9 @@ type DialConfig struct {
 	Identity *pki.Identity
 	// Addr is the gateway's address; names are resolved by the caller, anew for each dial.
 	Addr *net.UDPAddr
+	// Accept, if not nil, is asked about the gateway that the certificate proves, before Register is sent. Its error ends the dial: the gateway has
+	// then heard of no node.
+	Accept func(gateway pki.ID) error
 	// Register is the node's first message. Version is filled in.
 	Register *Register
 	// Handler gets the runs.
@@ -49,6 +52,11 @@ type Events struct {
 func Dial(ctx context.Context, cfg DialConfig) (*NodeSession, error) {
 	c, done, err := dialQUIC(ctx, cfg.Addr, nodeTLS(cfg.Identity), nodeStreams, cfg.Socket)
 	if err != nil {
+		return nil, err
+	}
+	if err := accepted(c, cfg.Accept); err != nil {
+		_ = c.CloseWithError(quic.ApplicationErrorCode(wire.CloseNone), "")
+		done()
 		return nil, err
 	}
 	s, err := register(ctx, c, cfg)
@@ -97,6 +105,18 @@ func newSocket(addr *net.UDPAddr) (net.PacketConn, error) {
 		return net.ListenUDP("udp4", nil)
 	}
 	return net.ListenUDP("udp6", nil)
+}
+
+// accepted asks the dialler whether it wants a session with the gateway that c leads to.
+func accepted(c *quic.Conn, accept func(pki.ID) error) error {
+	if accept == nil {
+		return nil
+	}
+	id, err := pki.IDFromCertificate(c.ConnectionState().TLS.PeerCertificates[0])
+	if err != nil {
+		return err
+	}
+	return accept(id)
 }
 
 func register(ctx context.Context, c *quic.Conn, cfg DialConfig) (*NodeSession, error) {

@@ -28,6 +28,8 @@ type Settings struct {
 	Identity func() (*pki.Identity, error)
 	// Registrar admits nodes.
 	Registrar Registrar
+	// Peers takes in other gateways; nil refuses them.
+	Peers Peers
 	// Enroller answers enrolment; nil refuses it.
 	Enroller Enroller
 	// Now is the gateway's time, which nodes are told; nil is the wall clock at start plus what the monotonic clock has measured since.
@@ -184,7 +186,11 @@ func (l *Listener) serve(c *quic.Conn, pending <-chan struct{}) {
 		serveEnroll(c, st)
 		return
 	}
-	err := serveNode(c, st, release)
+	serve := serveNode
+	if isGateway(c.ConnectionState().TLS) { // and is one: the handshake has checked it
+		serve = servePeer
+	}
+	err := serve(c, st, release)
 	code, reason := closeFor(err)
 	_ = c.CloseWithError(quic.ApplicationErrorCode(code), reason)
 }

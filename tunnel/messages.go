@@ -30,6 +30,11 @@ type (
 	IssuerKey     = wire.IssuerKey
 	RecipientKey  = wire.RecipientKey
 	EnrollRequest = wire.EnrollRequest
+	PeerHello     = wire.PeerHello
+	PeerNode      = wire.PeerNode
+	Taken         = wire.Taken
+	Forward       = wire.Forward
+	PeerNodeState = wire.PeerNodeState
 	CloseCode     = wire.CloseCode
 	StreamCode    = wire.StreamCode
 )
@@ -42,6 +47,11 @@ const (
 	BodyNone   = wire.BodyMode_BODY_MODE_NONE
 	BodyLength = wire.BodyMode_BODY_MODE_LENGTH
 	BodyStream = wire.BodyMode_BODY_MODE_STREAM
+
+	PeerReady    = wire.PeerNodeState_PEER_NODE_STATE_READY
+	PeerSuspect  = wire.PeerNodeState_PEER_NODE_STATE_SUSPECT
+	PeerDraining = wire.PeerNodeState_PEER_NODE_STATE_DRAINING
+	PeerGone     = wire.PeerNodeState_PEER_NODE_STATE_GONE
 
 	Completed = wire.Outcome_OUTCOME_COMPLETED
 	Failed    = wire.Outcome_OUTCOME_FAILED

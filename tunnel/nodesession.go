@@ -20,6 +20,7 @@ type NodeSession struct {
 	cfg        DialConfig
 	conn       *quic.Conn
 	ctl        *control
+	peer       bool // with another gateway, for which this one executes
 	registered *Registered
 	beats      beats
 	ready      atomic.Bool // Ready was sent: runs may come from the acknowledgement on
@@ -32,7 +33,7 @@ type NodeSession struct {
 	seq   uint64     // guarded by seqMu
 
 	mu   sync.Mutex
-	runs map[string]*NodeRun // guarded by mu
+	runs map[attempt]*NodeRun // guarded by mu
 
 	wg   sync.WaitGroup
 	done chan struct{}
@@ -41,8 +42,8 @@ type NodeSession struct {
 
 func newNodeSession(c *quic.Conn, ctl *control, answer *Registered, cfg DialConfig) *NodeSession {
 	s := &NodeSession{
-		cfg: cfg, conn: c, ctl: ctl, registered: answer, beats: beats{born: time.Now()},
-		acked: make(chan struct{}), renewed: make(chan *wire.Renewed, 1), runs: make(map[string]*NodeRun), done: make(chan struct{}),
+		cfg: cfg, conn: c, peer: cfg.Register == nil, ctl: ctl, registered: answer, beats: beats{born: time.Now()},
+		acked: make(chan struct{}), renewed: make(chan *wire.Renewed, 1), runs: make(map[attempt]*NodeRun), done: make(chan struct{}),
 	}
 	s.wg.Go(s.read)
 	s.wg.Go(s.beat)
@@ -208,11 +209,12 @@ func (s *NodeSession) handle(t wire.Type, p []byte) error {
 			return err
 		}
 		s.mu.Lock()
-		run := s.runs[m.Run]
-		s.mu.Unlock()
-		if run != nil {
-			run.abort(errCanceled)
+		for a, run := range s.runs {
+			if a.run == m.Run {
+				run.abort(errCanceled)
+			}
 		}
+		s.mu.Unlock()
 	case wire.TypeRenewed:
 		m := new(wire.Renewed)
 		if err := wire.Unmarshal(p, m); err != nil {
@@ -328,7 +330,7 @@ func (s *NodeSession) serveRun(stream *quic.Stream) {
 		return
 	}
 	switch {
-	case r.Open.Generation != s.Generation():
+	case !s.peer && r.Open.Generation != s.Generation():
 		_ = r.Refuse(&Refused{Code: CodeStaleGeneration, Retry: RetryElsewhere, Reason: "another generation"})
 		return
 	case !s.ready.Load():
@@ -349,15 +351,22 @@ func (s *NodeSession) serveRun(stream *quic.Stream) {
 func (s *NodeSession) add(r *NodeRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.runs[r.Open.Run]; ok {
+	a := attempt{r.Open.Run, r.Open.Attempt}
+	if _, ok := s.runs[a]; ok {
 		return false
 	}
-	s.runs[r.Open.Run] = r
+	s.runs[a] = r
 	return true
+}
+
+// attempt is one offer of a run. The next may come before the one that was refused has been cleared away.
+type attempt struct {
+	run string
+	n   uint32
 }
 
 func (s *NodeSession) remove(r *NodeRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.runs, r.Open.Run)
+	delete(s.runs, attempt{r.Open.Run, r.Open.Attempt})
 }

@@ -74,10 +74,17 @@ func (s *Session) checkRegister() error {
 		return refuse(wire.CloseIdentityMismatch, "registered as %s with the certificate of %s", r.Node, s.id.Name)
 	case len(r.Instance) != instanceBytes:
 		return fmt.Errorf("%w: instance of %d bytes", wire.ErrFrame, len(r.Instance))
-	case len(r.Labels) > maxLabels, len(r.Adapters) > maxTargets, len(r.Software) > maxSoftware:
-		return fmt.Errorf("%w: more labels, adapters or text than a node may have", wire.ErrFrame)
+	case len(r.Adapters) > maxTargets:
+		return fmt.Errorf("%w: more adapters than a node may have", wire.ErrFrame)
 	}
-	for k, v := range r.Labels {
+	return checkLabels(r.Labels, r.Software)
+}
+
+func checkLabels(labels map[string]string, software string) error {
+	if len(labels) > maxLabels || len(software) > maxSoftware {
+		return fmt.Errorf("%w: more labels or text than a node may have", wire.ErrFrame)
+	}
+	for k, v := range labels {
 		if len(k)+len(v) > maxLabelBytes {
 			return fmt.Errorf("%w: label of %d bytes", wire.ErrFrame, len(k)+len(v))
 		}

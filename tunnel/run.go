@@ -191,6 +191,9 @@ func (r *Run) Next() Event {
 	return ev
 }
 
+// Ready reports whether Next would return at once.
+func (r *Run) Ready() bool { return r.end != nil || r.rd.Ready() }
+
 // take turns a frame into an event; false when it is malformed or out of order.
 func (r *Run) take(t wire.Type, p []byte, last bool) (Event, bool) {
 	switch t {

@@ -53,6 +53,7 @@ const (
 type Session struct {
 	st       *Settings
 	id       pki.ID
+	peer     bool // another gateway's, not a node's
 	remote   net.Addr
 	register *Register
 	since    time.Time
@@ -208,6 +209,9 @@ func (s *Session) serve(answer *Registered) (err error) {
 
 func (s *Session) read() error {
 	limit, bytes := rate.NewLimiter(controlRate, controlBurst), rate.NewLimiter(controlBytes, controlBytesBurst)
+	if s.peer {
+		limit, bytes = rate.NewLimiter(peerRate, peerBurst), rate.NewLimiter(peerBytes, peerBytesBurst)
+	}
 	var seq uint64
 	for {
 		t, p, err := s.ctl.read()
@@ -228,6 +232,9 @@ func (s *Session) read() error {
 
 // handle takes in one control message.
 func (s *Session) handle(t wire.Type, p []byte, seq *uint64) error {
+	if s.peer {
+		return s.handlePeer(t, p, seq)
+	}
 	state := State(s.state.Load())
 	switch t {
 	case wire.TypeHeartbeat:
@@ -256,7 +263,7 @@ func (s *Session) handle(t wire.Type, p []byte, seq *uint64) error {
 			return err
 		}
 		if s.advance(StateDraining) {
-			s.st.Registrar.Changed(s)
+			s.changed()
 		}
 		return nil
 	case wire.TypeRenew:
@@ -316,7 +323,7 @@ func (s *Session) heartbeat(p []byte) error {
 func (s *Session) notice() {
 	now := s.State() == StateSuspect
 	if s.suspect.CompareAndSwap(!now, now) {
-		s.st.Registrar.Changed(s)
+		s.changed()
 	}
 }
 

@@ -44,7 +44,11 @@ func gatewayTLS(settings func() *Settings, refused func(error)) *tls.Config {
 				cfg.NextProtos = []string{wire.ALPN}
 				cfg.ClientAuth = tls.RequireAnyClientCert
 				cfg.VerifyConnection = func(cs tls.ConnectionState) error {
-					if _, err := verify(cs, id.Roots, id.ID.TrustDomain, pki.RoleNode); err != nil {
+					role := pki.RoleNode
+					if st.Peers != nil && isGateway(cs) {
+						role = pki.RoleGateway
+					}
+					if _, err := verify(cs, id.Roots, id.ID.TrustDomain, role); err != nil {
 						refused(err)
 						return err
 					}
@@ -61,7 +65,16 @@ func gatewayTLS(settings func() *Settings, refused func(error)) *tls.Config {
 	}
 }
 
-// nodeTLS returns a node's configuration for fairway/1: it presents id and accepts any gateway of its trust domain.
+// isGateway reports whether the peer's leaf says that it is a gateway's; whether that is true is for verify to say.
+func isGateway(cs tls.ConnectionState) bool {
+	if len(cs.PeerCertificates) == 0 {
+		return false
+	}
+	id, err := pki.IDFromCertificate(cs.PeerCertificates[0])
+	return err == nil && id.Role == pki.RoleGateway
+}
+
+// nodeTLS returns a dialler's configuration for fairway/1: it presents id, a node's or another gateway's, and accepts any gateway of its trust domain.
 func nodeTLS(id *pki.Identity) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,

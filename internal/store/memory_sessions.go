@@ -27,6 +27,8 @@ type session struct {
 type gatewayState struct {
 	epoch uint64
 	beat  time.Time
+	about About
+	met   time.Time // zero: never
 }
 
 // Epoch implements [Sessions].

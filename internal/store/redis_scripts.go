@@ -31,11 +31,12 @@ const (
 	opRepublish   op = "republish"
 	opClaim       op = "claim"
 	opProbe       op = "probe"
+	opMeet        op = "meet"
 )
 
 var allOps = []op{
 	opEpoch, opRegister, opNode, opState, opFence, opIssue, opBeat, opStrays, opPublish, opRevoke, opUnrevoke, opRevocations, opMinPGN,
-	opDrain, opRedeem, opRemark, opRepublish, opClaim, opProbe,
+	opDrain, opRedeem, opRemark, opRepublish, opClaim, opProbe, opMeet,
 }
 
 //go:embed lua/*.lua

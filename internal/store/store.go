@@ -14,6 +14,7 @@ type Store interface {
 	Projections
 	Drains
 	Tokens
+	Gateways
 
 	// Reassert tells a store that may have lost data what a gateway knows: its sessions, the revocations, drains and
 	// projection that it read last. What the store has and is newer stays; the rest it takes over under the old numbers.

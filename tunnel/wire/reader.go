@@ -39,6 +39,26 @@ func (r *Reader) Next() (t Type, payload []byte, last bool, err error) {
 	return t, payload, last, err
 }
 
+// Ready reports whether Next would return without reading.
+func (r *Reader) Ready() bool {
+	if r.err != nil {
+		return true
+	}
+	if r.inData {
+		return r.data == 0 || r.lo < r.hi
+	}
+	t, length, n, err := ParseHeader(r.buf[r.lo:r.hi])
+	switch {
+	case err != nil:
+		return true
+	case n == 0:
+		return false
+	case t == TypeData:
+		return length == 0 || r.lo+n < r.hi
+	}
+	return r.hi-r.lo >= n+length
+}
+
 func (r *Reader) next() (Type, []byte, bool, error) {
 	for {
 		if r.inData {

@@ -2537,7 +2537,8 @@ type Forward struct {
 	Profile         string                 `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`
 	ProfileRevision uint64                 `protobuf:"varint,6,opt,name=profile_revision,json=profileRevision,proto3" json:"profile_revision,omitempty"`
 	Pgn             uint64                 `protobuf:"varint,7,opt,name=pgn,proto3" json:"pgn,omitempty"`
-	Hop             uint32                 `protobuf:"varint,8,opt,name=hop,proto3" json:"hop,omitempty"`
+	Hop             uint32                 `protobuf:"varint,8,opt,name=hop,proto3" json:"hop,omitempty"`  // 1
+	Node            string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"` // whose session with the holder the run's generation is of
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2626,6 +2627,13 @@ func (x *Forward) GetHop() uint32 {
 		return x.Hop
 	}
 	return 0
+}
+
+func (x *Forward) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // Accepted: the node has a connection to the provider and is about to use it.
@@ -3799,7 +3807,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aprofile\x18\x13 \x01(\tR\aprofile\x12\x1e\n" +
 	"\n" +
 	"projection\x18\x14 \x01(\x04R\n" +
-	"projection\"\xe7\x01\n" +
+	"projection\"\xfb\x01\n" +
 	"\aForward\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
@@ -3808,7 +3816,8 @@ const file_wire_proto_rawDesc = "" +
 	"\aprofile\x18\x05 \x01(\tR\aprofile\x12)\n" +
 	"\x10profile_revision\x18\x06 \x01(\x04R\x0fprofileRevision\x12\x10\n" +
 	"\x03pgn\x18\a \x01(\x04R\x03pgn\x12\x10\n" +
-	"\x03hop\x18\b \x01(\rR\x03hop\"\n" +
+	"\x03hop\x18\b \x01(\rR\x03hop\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\"\n" +
 	"\n" +
 	"\bAccepted\"\xb1\x01\n" +
 	"\aRefused\x12\x12\n" +

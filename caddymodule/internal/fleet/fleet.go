@@ -4,9 +4,12 @@
 // back, is refused) and effects go out (a waiting run gets its place). Nothing under the mutex blocks or calls out, so that pick and the queue can be tested as
 // tables of events; sessions, probes and the store are called outside it.
 //
-// The words: a node has at most one current session; a session offers targets; a target holds models and grants credits. A run
+// The words: a node has at most one current session with this gateway; a session offers targets; a target holds models and grants credits. A run
 // that is to use a credit (or one of the few uncounted places of a node) holds a Place from Acquire until Release. Late binding: while no credit is free a run waits
 // in line, and the node is chosen only when there is one.
+//
+// Nodes of other gateways of the fleet stand beside the own ones: each gateway tells what its nodes are (remote.go, tell.go), and a run for one of them
+// goes there. A node that has a session here is used by that.
 //
 // Who owns what: nodes, line and the counters of every place belong to Fleet.mu. The generation of a session belongs to the store; Fence asks it.
 package fleet
@@ -63,22 +66,27 @@ type Fleet struct {
 	epoch atomic.Uint64
 
 	mu     sync.Mutex
-	nodes  map[string]*node // guarded by mu
-	here   int              // guarded by mu; nodes with a current session
-	young  []*seat          // guarded by mu; every seat of which more may be heard soon, and others
-	index  *index           // guarded by mu
-	line   line             // guarded by mu
-	turn   uint64           // guarded by mu; the last turn given, for round robin
-	merged mergedCache      // guarded by mu
-	shown  *Filter          // guarded by mu
+	nodes  map[string]*node   // guarded by mu; by key
+	remote map[string][]*node // guarded by mu; those of other gateways, by name
+	peers  map[Peer]int       // guarded by mu; how many nodes each of the other gateways has told of
+	here   int                // guarded by mu; nodes with a current session
+	young  []*seat            // guarded by mu; every seat of which more may be heard soon, and others
+	index  *index             // guarded by mu
+	line   line               // guarded by mu
+	turn   uint64             // guarded by mu; the last turn given, for round robin
+	merged mergedCache        // guarded by mu
+	shown  *Filter            // guarded by mu
 
 	fencedMu sync.Mutex
 	fenced   map[string]uint64 // guarded by fencedMu; by reason
 }
 
-// node is one name, connected or remembered. All fields are guarded by Fleet.mu but for registering.
+// node is one name, connected or remembered, at this gateway or at another. All fields are guarded by Fleet.mu but for registering.
 type node struct {
 	name        string
+	peer        Peer       // nil: the node is this gateway's
+	gateway     string     // the peer's name
+	fleet       *Fleet     // of a peer's node
 	registering sync.Mutex // one registration of a name at a time
 	seat        *seat      // the current session's, or the last one's
 	draining    bool
@@ -99,6 +107,8 @@ type seat struct {
 	runs    int // counted and uncounted
 	bytes   int // of inventory
 	models  int
+	holds   uint64 // counts the changes to what the targets hold
+	takes   uint64 // counts all other changes
 }
 
 // Session is what a Fleet uses of a node's session: *tunnel.Session, or a test's.
@@ -126,7 +136,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop
 	}
-	return &Fleet{cfg: cfg, nodes: make(map[string]*node), index: newIndex(), fenced: make(map[string]uint64)}
+	return &Fleet{cfg: cfg, nodes: make(map[string]*node), remote: make(map[string][]*node), peers: make(map[Peer]int), index: newIndex(), fenced: make(map[string]uint64)}
 }
 
 // SetEpoch sets this gateway process's incarnation, which the store allocated.
@@ -149,7 +159,7 @@ func (f *Fleet) Fence(ctx context.Context, p *Place) error {
 		return ErrStale
 	}
 	if f.cfg.Owned != nil {
-		return f.cfg.Owned()
+		return f.cfg.Owned() // for a peer's node, too: that one says the rest
 	}
 	return f.cfg.Store.Fence(ctx, p.seat.node.name, f.cfg.Gateway, p.seat.session.Generation())
 }
@@ -174,7 +184,7 @@ func (f *Fleet) FencedCounts() map[string]uint64 {
 
 // live reports whether the node can take runs now. f.mu is held.
 func (n *node) live() bool {
-	return !n.draining && n.goneAt.IsZero() && n.seat != nil && n.seat.ready && n.seat.session.State() == tunnel.StateReady
+	return !n.draining && n.goneAt.IsZero() && n.seat != nil && n.seat.ready && n.seat.session.State() == tunnel.StateReady && !n.shadowed()
 }
 
 // current reports whether s is its node's seat and its session not ended. f.mu is held.
@@ -183,7 +193,7 @@ func (s *seat) current() bool { return s.node.seat == s && s.node.goneAt.IsZero(
 // returning reports whether the node may be live again soon: it registers, is suspect, drains because its process is being restarted, or went
 // a moment ago. f.mu is held.
 func (f *Fleet) returning(n *node) bool {
-	if n.draining || n.seat == nil {
+	if n.draining || n.seat == nil || n.shadowed() {
 		return false
 	}
 	if n.goneAt.IsZero() {

@@ -43,14 +43,29 @@ type target struct {
 	loaded    map[string]ollama.Loaded // by canonical key
 	perModel  int
 	perTarget int
-	used      map[string]int // credits taken, by model key, also of models that are forgotten
-	total     int            // credits taken
-	full      bool           // refused for want of a credit: full until the next Status
-	turn      uint64         // when it was last chosen
+	used      map[string]int            // credits taken, by model key, also of models that are forgotten
+	total     int                       // credits taken
+	from      map[string]map[string]int // of those, by gateways that have forwarded their runs, and model; nil without any
+	elsewhere map[string]int            // of a peer's node: credits that others have taken, by model key
+	others    int                       // their sum
+	full      bool                      // refused for want of a credit: full until the next Status
+	turn      uint64                    // when it was last chosen
 }
 
-// count adds n to the credits that are taken for a model.
-func (t *target) count(key string, n int) {
+// count adds n to the credits that are taken for a model, by a run that came from a gateway.
+func (t *target) count(key, from string, n int) {
+	t.seat.takes++
+	if from != "" {
+		if t.from == nil {
+			t.from = map[string]map[string]int{}
+		}
+		if t.from[from] == nil {
+			t.from[from] = map[string]int{}
+		}
+		if t.from[from][key] += n; t.from[from][key] == 0 {
+			delete(t.from[from], key)
+		}
+	}
 	t.total += n
 	t.used[key] += n
 	if h := t.models[key]; h != nil {
@@ -64,7 +79,7 @@ func (t *target) count(key string, n int) {
 // open reports whether any target of the seat may have a credit left.
 func (s *seat) open() bool {
 	for _, t := range s.targets {
-		if t.reachable && !t.full && t.total < t.perTarget {
+		if t.reachable && !t.full && t.taken() < t.perTarget {
 			return true
 		}
 	}
@@ -73,6 +88,7 @@ func (s *seat) open() bool {
 
 // apply takes in changes from the session of s. f.mu is held. An error is a node's fault, and closes its session.
 func (s *seat) apply(changes []*tunnel.Target) error {
+	s.takes++ // and what they hold, where that changes
 	for _, c := range changes {
 		if err := s.change(c); err != nil {
 			return err
@@ -95,12 +111,14 @@ func (s *seat) change(c *tunnel.Target) error {
 			perModel: 1, perTarget: 1,
 		}
 		s.targets[c.Name] = t
+		s.holds++
 		s.index.offer(t.adapter, 1)
 	}
 	if c.Gone || t.moved(c) || c.Locked != t.locked || c.Reset_ && !c.Locked {
 		s.empty(t)
 	}
 	if c.Gone {
+		s.holds++
 		s.index.offer(t.adapter, -1)
 		delete(s.targets, c.Name) // runs that are on it give their places back to it all the same
 		return nil
@@ -200,6 +218,7 @@ func (s *seat) hold(t *target, m ollama.Model) {
 	if m.Name == "" || m.Remote {
 		return
 	}
+	s.holds++
 	key := ollama.ModelKey(m.Name)
 	h := t.models[key]
 	switch {
@@ -233,6 +252,7 @@ func (s *seat) empty(t *target) {
 
 func (s *seat) forget(t *target, key string) {
 	if h := t.models[key]; h != nil {
+		s.holds++
 		s.models--
 		s.bytes -= len(h.model.Raw)
 		s.index.drop(h)

@@ -21,7 +21,7 @@ func (f *Fleet) Locked() []LockedTarget {
 	defer f.mu.Unlock()
 	var out []LockedTarget
 	for _, n := range f.nodes {
-		if !n.live() {
+		if !n.live() || n.peer != nil {
 			continue
 		}
 		for _, t := range n.seat.targets {

@@ -20,6 +20,8 @@ type Want struct {
 	Since string
 	// Filter says which targets may be used; nil: those with adapter ollama.
 	Filter *Filter
+	// From is the gateway that has forwarded the run, and which has its caller; empty: this one. Such a run goes no further, and never waits.
+	From string
 	// Front: the run was in line before and goes back to its head.
 	Front bool
 	// Out holds the targets that are left out for this run.
@@ -51,7 +53,7 @@ type TargetRef struct {
 
 // serves reports whether t could serve w if it had room, but for the model. f.mu is held.
 func (w *Want) serves(t *target) bool {
-	if w.Node != "" && t.seat.node.name != w.Node || w.Target != "" && t.name != w.Target {
+	if w.Node != "" && t.seat.node.name != w.Node || w.From != "" && t.seat.node.peer != nil || w.Target != "" && t.name != w.Target {
 		return false
 	}
 	if w.Filter != nil {
@@ -82,7 +84,7 @@ func (f *Fleet) pick(w *Want) *target {
 	c := choice{Want: w}
 	switch {
 	case w.Node != "":
-		if n := f.nodes[w.Node]; n != nil {
+		for n := range f.named(w.Node) {
 			c.seat(n.seat)
 		}
 	case w.Model != "":
@@ -130,17 +132,23 @@ func (c *choice) room(t *target, used int) bool {
 	if !c.Credit {
 		return t.seat.places < places
 	}
-	return !t.full && t.total < t.perTarget && used < t.perModel
+	return !t.full && t.taken()+1 <= t.perTarget && used+t.elsewhere[c.Model] < t.perModel
 }
+
+// taken is how many of t's credits are taken, also by other gateways as far as that is known.
+func (t *target) taken() int { return t.total + t.others }
 
 // better orders two targets with room.
 func (c *choice) better(t *target, loaded bool) bool {
 	if loaded != c.loaded {
 		return loaded
 	}
-	// t.total/t.perTarget < best.total/best.perTarget, without division.
-	if d := cmp.Compare(t.total*c.best.perTarget, c.best.total*t.perTarget); d != 0 {
+	// taken/perTarget < best.taken/best.perTarget, without division.
+	if d := cmp.Compare(t.taken()*c.best.perTarget, c.best.taken()*t.perTarget); d != 0 {
 		return d < 0
+	}
+	if here, there := t.seat.node.peer == nil, c.best.seat.node.peer == nil; here != there {
+		return here
 	}
 	if d := cmp.Compare(t.turn, c.best.turn); d != 0 {
 		return d < 0

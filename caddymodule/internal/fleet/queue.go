@@ -46,8 +46,12 @@ type Place struct {
 	seat   *seat
 	t      *target
 	model  string
+	from   string
 	credit bool
 }
+
+// Peer returns the name of the gateway that the run is to be forwarded to; empty: the node's session is with this one.
+func (p *Place) Peer() string { return p.seat.node.gateway }
 
 // Node returns the node's name.
 func (p *Place) Node() string { return p.seat.node.name }
@@ -115,6 +119,9 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 		if t := f.pick(w); t != nil {
 			return f.take(t, w), nil, 0, nil
 		}
+	}
+	if w.From != "" {
+		return nil, nil, 0, f.unplaced(w)
 	}
 	wait := q.Wait
 	switch f.survey(w) {
@@ -193,11 +200,11 @@ func (f *Fleet) take(t *target, w *Want) *Place {
 		h.sent = f.cfg.Now()
 	}
 	if w.Credit {
-		t.count(w.Model, 1)
+		t.count(w.Model, w.From, 1)
 	} else {
 		t.seat.places++
 	}
-	return &Place{Target: t.name, Adapter: t.adapter, Origin: t.origin, fleet: f, seat: t.seat, t: t, model: w.Model, credit: w.Credit}
+	return &Place{Target: t.name, Adapter: t.adapter, Origin: t.origin, fleet: f, seat: t.seat, t: t, model: w.Model, from: w.From, credit: w.Credit}
 }
 
 // give undoes take. f.mu is held.
@@ -207,7 +214,7 @@ func (f *Fleet) give(p *Place) {
 		p.seat.places--
 		return
 	}
-	p.t.count(p.model, -1)
+	p.t.count(p.model, p.from, -1)
 }
 
 // Release gives the place back; the first run in line that fits takes it.
@@ -224,6 +231,7 @@ func (p *Place) Full() {
 	p.fleet.mu.Lock()
 	defer p.fleet.mu.Unlock()
 	p.t.full = true
+	p.seat.takes++
 }
 
 // dispatch gives the places of one seat to those in line, first come first served among those that it has room for. Whatever makes room, at a

@@ -74,6 +74,7 @@ func (f *Fleet) sit(n *node, s Session, draining bool) bool {
 	n.seat = &seat{node: n, index: f.index, session: s, since: f.cfg.Now(), targets: make(map[string]*target), before: before}
 	n.goneAt = time.Time{}
 	n.draining = draining
+	f.forgetAway(n)
 	f.young = append(f.young, n.seat)
 	f.changed()
 	return true
@@ -115,7 +116,10 @@ func (f *Fleet) sweep() {
 
 // forget drops a node that went. f.mu is held.
 func (f *Fleet) forget(n *node) {
-	delete(f.nodes, n.name)
+	delete(f.nodes, n.key())
+	if n.peer != nil {
+		f.dropRemote(n)
+	}
 	f.index.forget(n.seat)
 }
 
@@ -192,7 +196,11 @@ func (f *Fleet) stateChanged(s Session) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.changed()
-	f.dispatch(f.seatOf(s))
+	if seat := f.seatOf(s); seat != nil {
+		seat.takes++
+		f.dispatch(seat)
+	}
+	f.unshadow(s.Node())
 }
 
 // Gone ends a session. A session that was replaced before changes nothing.
@@ -211,6 +219,7 @@ func (f *Fleet) gone(s Session) {
 		f.here--
 		f.index.leave(seat)
 		f.changed()
+		f.unshadow(s.Node())
 	}
 }
 
@@ -226,15 +235,16 @@ func (f *Fleet) Drain(ctx context.Context, name string, on bool) (known bool, er
 		n.registering.Lock() // else a registration under way would go by what it read before
 		defer n.registering.Unlock()
 	}
-	if err := f.cfg.Store.Drain(ctx, name, on); err != nil || n == nil {
+	if err := f.cfg.Store.Drain(ctx, name, on); err != nil {
 		return false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n.draining = on
-	f.changed()
-	f.dispatch(n.seat)
-	return true, nil
+	for n := range f.named(name) {
+		f.setDraining(n, on)
+		known = true
+	}
+	return known, nil
 }
 
 // SetDraining takes in which nodes are drained, at any gateway.
@@ -245,14 +255,22 @@ func (f *Fleet) SetDraining(names []string) {
 	for _, name := range names {
 		drained[name] = true
 	}
-	for name, n := range f.nodes {
-		if n.draining == drained[name] {
-			continue
+	for _, n := range f.nodes {
+		if n.draining != drained[n.name] {
+			f.setDraining(n, drained[n.name])
 		}
-		n.draining = drained[name]
-		f.changed()
-		f.dispatch(n.seat)
 	}
+}
+
+// setDraining takes one node out or back. f.mu is held.
+func (f *Fleet) setDraining(n *node, on bool) {
+	n.draining = on
+	if n.seat != nil {
+		n.seat.takes++
+	}
+	f.changed()
+	f.dispatch(n.seat)
+	f.unshadow(n.name)
 }
 
 func closeErr(code tunnel.CloseCode, format string, args ...any) error {

@@ -25,8 +25,10 @@ func (f *Fleet) survey(w *Want) prospect {
 	}
 	switch {
 	case w.Node != "":
-		if n := f.nodes[w.Node]; n != nil && n.seat != nil {
-			p = max(p, f.surveySeat(n.seat, w))
+		for n := range f.named(w.Node) {
+			if n.seat != nil {
+				p = max(p, f.surveySeat(n.seat, w))
+			}
 		}
 	case w.Model != "":
 		p = max(p, f.surveyHolders(w))
@@ -112,7 +114,7 @@ func (s *seat) fresh(now time.Time) bool { return now.Sub(s.since) < comingUp }
 func (f *Fleet) standing(t *target, w *Want) prospect {
 	n := t.seat.node
 	switch {
-	case !w.serves(t):
+	case !w.serves(t), n.shadowed():
 		return nobody
 	case n.live() && t.reachable && w.out(t):
 		return excluded

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -49,12 +50,46 @@ func (f *Fleet) Nodes() []NodeView {
 	defer f.mu.Unlock()
 	out := make([]NodeView, 0, len(f.nodes))
 	for _, n := range f.nodes {
-		if n.seat != nil {
+		if n.seat != nil && n.peer == nil {
 			out = append(out, f.view(n))
 		}
 	}
+	for name, there := range f.remote {
+		best := f.nodes[name]
+		var away []SessionView
+		for _, n := range there {
+			if !n.goneAt.IsZero() {
+				continue
+			}
+			away = append(away, SessionView{n.gateway, n.seat.session.Generation(), n.seat.session.Lanes()})
+			if best == nil || best.seat == nil || !best.goneAt.IsZero() {
+				best = n
+			}
+		}
+		out = f.alsoAt(out, name, best, away)
+	}
 	slices.SortFunc(out, func(a, b NodeView) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// alsoAt adds a node's sessions with other gateways to its row, or the row where this gateway has none, or none any more. f.mu is held.
+func (f *Fleet) alsoAt(rows []NodeView, name string, best *node, away []SessionView) []NodeView {
+	if len(away) == 0 {
+		return rows
+	}
+	i := slices.IndexFunc(rows, func(v NodeView) bool { return v.Name == name })
+	if best.peer != nil {
+		v := f.view(best)
+		v.Sessions = nil
+		if i < 0 {
+			rows, i = append(rows, v), len(rows)
+		} else {
+			rows[i] = v
+		}
+	}
+	rows[i].Sessions = append(rows[i].Sessions, away...)
+	slices.SortFunc(rows[i].Sessions, func(a, b SessionView) int { return strings.Compare(a.Gateway, b.Gateway) })
+	return rows
 }
 
 func (f *Fleet) view(n *node) NodeView {
@@ -64,14 +99,14 @@ func (f *Fleet) view(n *node) NodeView {
 		Sessions: []SessionView{}, Targets: []TargetView{},
 	}
 	if n.goneAt.IsZero() {
-		v.Sessions = append(v.Sessions, SessionView{f.cfg.Gateway, s.Generation(), s.Lanes()})
+		v.Sessions = append(v.Sessions, SessionView{cmp.Or(n.gateway, f.cfg.Gateway), s.Generation(), s.Lanes()})
 	} else {
 		v.Since = n.goneAt
 	}
 	for _, t := range n.seat.targets {
 		tv := TargetView{
 			Name: t.name, Adapter: t.adapter, Origin: t.origin, Reachable: t.reachable && n.goneAt.IsZero(), Locked: t.locked, Models: []string{},
-			Credits: CreditsView{Granted: t.perTarget, Free: max(0, t.perTarget-t.total)},
+			Credits: CreditsView{Granted: t.perTarget, Free: max(0, t.perTarget-t.taken())},
 		}
 		for _, h := range t.models {
 			tv.Models = append(tv.Models, h.model.Name)
@@ -96,13 +131,13 @@ func (n *node) state() string {
 	return n.seat.session.State().String()
 }
 
-// Sessions returns every current session.
+// Sessions returns every current session with this gateway.
 func (f *Fleet) Sessions() []Session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []Session
 	for _, n := range f.nodes {
-		if n.seat != nil && n.goneAt.IsZero() {
+		if n.seat != nil && n.goneAt.IsZero() && n.peer == nil {
 			out = append(out, n.seat.session)
 		}
 	}
@@ -138,10 +173,14 @@ func (f *Fleet) Holders(key string) []Holder {
 	return out
 }
 
-// Has reports whether the node is here.
+// Has reports whether the node is here, or at another gateway.
 func (f *Fleet) Has(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.nodes[name]
-	return n != nil && n.seat != nil && n.goneAt.IsZero()
+	for n := range f.named(name) {
+		if n.seat != nil && n.goneAt.IsZero() {
+			return true
+		}
+	}
+	return false
 }

@@ -23,21 +23,13 @@ const (
 	ownMargin = time.Second
 )
 
-// Shared says that other gateways use the store, too.
-type Shared struct {
-	// ServeOwned lets runs without a credential go on while the store cannot be reached; otherwise they are refused once the sessions are no longer
-	// known to be this gateway's.
-	ServeOwned bool
-}
-
 // errStore refuses a run while the store cannot be asked.
 var errStore = fail(codeStoreUnavail, "the gateway's store is unavailable")
 
 // keeper keeps this gateway's word in a shared store, and takes in what others have put there. One goroutine, run. Other methods are safe for
 // concurrent use.
 type keeper struct {
-	hub    *Hub
-	shared Shared
+	hub *Hub
 
 	mu          sync.Mutex
 	owned       time.Time // guarded by mu; until when the sessions are ours; zero before the first beat
@@ -57,7 +49,10 @@ func (k *keeper) owns() error {
 	switch {
 	case k.superseded:
 		return errStore
-	case k.shared.ServeOwned, time.Now().Before(k.owned):
+	case time.Now().Before(k.owned):
+		return nil
+	}
+	if st := k.hub.Current(); st != nil && st.ServeOwned {
 		return nil
 	}
 	return errStore
@@ -101,6 +96,9 @@ func (k *keeper) beat(ctx context.Context) {
 	if k.heard(err); err != nil {
 		return
 	}
+	if err := k.meet(ctx, len(sessions)); err != nil {
+		return // it is a moment's: the next beat tells
+	}
 	k.incarnation = res.Incarnation
 	k.mu.Lock()
 	k.owned = began.Add(store.OwnerTTL - ownMargin)
@@ -114,6 +112,21 @@ func (k *keeper) beat(ctx context.Context) {
 	if !k.read || res.Revocations != k.revocations {
 		k.learn(ctx)
 	}
+}
+
+// meet tells the other gateways where this one is, and hears of them.
+func (k *keeper) meet(ctx context.Context, sessions int) error {
+	st := k.hub.Current()
+	if st == nil {
+		return nil // on its way out
+	}
+	all, err := k.hub.cfg.Store.Meet(ctx, k.hub.cfg.Gateway, k.hub.fleet.Epoch(), store.About{
+		Advertise: st.Advertise, Software: st.Software, Nodes: sessions, Runs: k.hub.InFlight(),
+	})
+	if err == nil {
+		k.hub.peers.know(all)
+	}
+	return err
 }
 
 // owe remembers a revocation that the store could not take: it holds here, and is repeated when the store is back.

@@ -59,7 +59,7 @@ func (f *flaky) Revoke(ctx context.Context, subjects []string, pgn uint64) (uint
 }
 
 // twoGateways share a store and a CA; a node of each gateway's serves p.
-func twoGateways(t *testing.T, p *keyed, shared Shared) (one, two *rig, mem *flaky) {
+func twoGateways(t *testing.T, p *keyed, change ...func(*Settings)) (one, two *rig, mem *flaky) {
 	t.Helper()
 	ca, err := pki.NewSelfSigned("test.local", time.Now)
 	if err != nil {
@@ -70,8 +70,14 @@ func twoGateways(t *testing.T, p *keyed, shared Shared) (one, two *rig, mem *fla
 		t.Fatal(err)
 	}
 	mem = &flaky{Store: m}
-	one = newRigNamed(t, Options{}, "gw1", ca, mem, &shared, slotted(canary))
-	two = newRigNamed(t, Options{}, "gw2", ca, mem, &shared, slotted(canary))
+	changed := func(st *Settings) {
+		slotted(canary)(st)
+		for _, f := range change {
+			f(st)
+		}
+	}
+	one = newRigNamed(t, Options{}, "gw1", ca, mem, true, changed)
+	two = newRigNamed(t, Options{}, "gw2", ca, mem, true, changed)
 	one.serve("n1", p.URL, 4)
 	two.serve("n2", p.URL, 4)
 	return one, two, mem
@@ -100,7 +106,7 @@ func (r *rig) hang() *http.Response {
 func TestRevocationReachesOtherGateways(t *testing.T) {
 	t.Parallel()
 	p := newKeyed(t, canary)
-	one, two, _ := twoGateways(t, p, Shared{})
+	one, two, _ := twoGateways(t, p)
 	for _, r := range []*rig{one, two} {
 		if resp, body := r.do("POST", "/api/chat", chat("m", "")); resp.StatusCode != 200 {
 			t.Fatalf("%d %s", resp.StatusCode, body)
@@ -135,7 +141,7 @@ func TestRevocationReachesOtherGateways(t *testing.T) {
 func TestNewInstanceElsewhere(t *testing.T) {
 	t.Parallel()
 	p := newKeyed(t, canary)
-	one, two, _ := twoGateways(t, p, Shared{})
+	one, two, _ := twoGateways(t, p)
 	two.serve("n1", p.URL, 4) // another process of that name
 	wait(t, func() bool {
 		for _, n := range one.hub.Fleet().Nodes() {
@@ -160,7 +166,7 @@ func (r *rig) generation(node string) uint64 {
 func TestOneNodeAtTwoGateways(t *testing.T) {
 	t.Parallel()
 	p := newKeyed(t, canary)
-	one, two, _ := twoGateways(t, p, Shared{})
+	one, two, _ := twoGateways(t, p)
 	id, err := one.ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleNode, Name: "both"})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +209,7 @@ func TestStoreGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newKeyed(t, canary)
-			one, _, mem := twoGateways(t, p, Shared{ServeOwned: serve})
+			one, _, mem := twoGateways(t, p, func(st *Settings) { st.ServeOwned = serve })
 			// A second configuration without a slot: the provider refuses it, but it is asked.
 			plain := one.hub
 			gen := one.generation("n1")
@@ -249,7 +255,7 @@ func TestStoreGone(t *testing.T) {
 func TestSecondProcessOfAGateway(t *testing.T) {
 	t.Parallel()
 	p := newKeyed(t, canary)
-	one, _, mem := twoGateways(t, p, Shared{})
+	one, _, mem := twoGateways(t, p)
 	if _, err := mem.Epoch(t.Context(), "gw1"); err != nil {
 		t.Fatal(err)
 	}

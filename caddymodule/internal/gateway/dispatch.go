@@ -45,10 +45,11 @@ type run struct {
 	upload  io.Reader // instead of body: streams, so there can be no second attempt once it was read from
 	touched bool      // some of upload was read
 	attempt uint32
-	stale   int            // attempts that found their session over
-	loan    *loan          // of the attempt under way; nil without a credential
-	answer  *tunnel.Answer // the last provider's, from a refusal
-	code    string         // of the last refusal
+	stale   int             // attempts that found their session over
+	loan    *loan           // of the attempt under way; nil without a credential
+	given   *tunnel.RunOpen // the run as another gateway has forwarded it; nil for one of a caller's
+	answer  *tunnel.Answer  // the last provider's, from a refusal
+	code    string          // of the last refusal
 }
 
 func (x *exchange) newRun(body []byte) *run {
@@ -101,6 +102,8 @@ func (u *run) unplaced(err error) error {
 		return fail(tunnel.CodeProviderUnreached, "no node could reach its provider")
 	case tunnel.CodeNodeBusy:
 		return fail(codeQueueFull, "server busy: every node refused the request")
+	case codeStoreUnavail:
+		return errStore
 	}
 	return fail(codeNoNode, "no node that can serve this is connected")
 }
@@ -164,18 +167,24 @@ func (u *run) start(place *fleet.Place) (*tunnel.Run, error) {
 	u.loan = nil
 	var seal func([sha256.Size]byte) ([]byte, error)
 	fence := func() error { return u.x.h.hub.fleet.Fence(u.ctx, place) }
-	if p, _ := u.x.h.settings.profileFor(place.Candidate()); p != nil && p.Slot != "" {
+	p, _ := u.x.h.settings.profileFor(place.Candidate())
+	open := u.open(place)
+	switch {
+	case place.Peer() != "":
+		open.Forward = u.forward(place, p) // whoever holds the session lends
+	case p != nil && p.Slot != "":
 		n, err := u.lend(place, p)
 		if err != nil {
 			return nil, err
 		}
 		u.loan, seal, fence = n, n.seal, n.fence
+		open.Route, open.Profile, open.Projection = n.scope.Route.ID, n.scope.Profile.ID, n.scope.PGN
 	}
 	body := u.body
 	if u.upload == nil && body == nil {
 		body = []byte{}
 	}
-	r, err := place.Lane().OpenRun(u.ctx, u.open(place), body, seal, func() error {
+	r, err := place.Lane().OpenRun(u.ctx, open, body, seal, func() error {
 		if err := context.Cause(u.ctx); err != nil {
 			return err
 		}
@@ -237,6 +246,12 @@ func (u *run) leaveOut(place *fleet.Place, code string) {
 // open makes the run's head for one attempt.
 func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 	x := u.x
+	if g := u.given; g != nil {
+		return &tunnel.RunOpen{
+			Run: g.Run, Attempt: g.Attempt, Generation: g.Generation, Kind: g.Kind, Adapter: g.Adapter, Target: g.Target, SessionId: g.SessionId,
+			DeadlineMs: g.DeadlineMs, Method: g.Method, Path: g.Path, Headers: g.Headers, Body: g.Body, BodyLength: g.BodyLength, Model: g.Model, Credit: g.Credit,
+		}
+	}
 	path := x.match.Path
 	if q := x.r.URL.RawQuery; q != "" && x.match.Endpoint.ModelIn != ollama.ModelMultipart { // a form server reads the query first
 		path += "?" + q
@@ -245,9 +260,6 @@ func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 		Run: x.acc.Run, Attempt: u.attempt, Generation: place.Generation(), Kind: tunnel.KindTunnel,
 		Adapter: place.Adapter, Target: place.Target, SessionId: x.acc.Session, Method: x.r.Method, Path: []byte(path), Headers: requestHeaders(x.r),
 		Model: u.want.Model, Credit: u.want.Credit, Body: tunnel.BodyLength, BodyLength: uint64(len(u.body)),
-	}
-	if n := u.loan; n != nil {
-		o.Route, o.Profile, o.Projection = n.scope.Route.ID, n.scope.Profile.ID, n.scope.PGN
 	}
 	switch {
 	case u.upload != nil && x.r.ContentLength >= 0:
@@ -341,6 +353,8 @@ func cut(ctx context.Context, t *tunnel.Terminal) error {
 		return fail(t.Code, "the provider closed the connection before it answered")
 	case tunnel.CodeClientBody:
 		return fail(t.Code, "the request body could not be read")
+	case string(lease.Denied), string(lease.Unavailable), string(lease.Rejected): // of a forwarded run, which its holder has ended
+		return fail(t.Code, "%s", leaseTexts[lease.Class(t.Code)])
 	}
 	return fail(tunnel.CodeBadProvider, "the node could not finish the request (%s)", t.Code)
 }

@@ -24,8 +24,8 @@ type HubConfig struct {
 	Listen func(ctx context.Context) (net.PacketConn, error)
 	// Keys returns the persistent stateless-reset and token keys.
 	Keys func(ctx context.Context) (reset, token [32]byte, err error)
-	// Shared: other gateways use the store, too; nil: it is this one's alone.
-	Shared *Shared
+	// Shared: other gateways use the store, too; else it is this one's alone.
+	Shared bool
 	// OnRunEnd is told of every request that was answered.
 	OnRunEnd func(*Account)
 	// Hold takes another reference to the hub, for as long as a drain lasts; nil takes none.
@@ -43,6 +43,7 @@ type Hub struct {
 	bodies budget
 	lender *lender
 	keeper *keeper // nil: the store is this gateway's alone
+	peers  *peers  // likewise
 
 	opening sync.Mutex // one Start opens, or one retire closes, at a time
 	reset   [32]byte   // guarded by opening; QUIC's stateless reset key, once read
@@ -72,8 +73,8 @@ func NewHub(cfg HubConfig) *Hub {
 		h.log().Warn("the clock was set; no leases are issued for a moment", zap.Duration("by", by), zap.Duration("pause", lease.TTL))
 	})
 	fc := fleet.Config{Gateway: cfg.Gateway, Store: cfg.Store, Log: h.log}
-	if cfg.Shared != nil {
-		h.keeper = &keeper{hub: h, shared: *cfg.Shared}
+	if cfg.Shared {
+		h.keeper, h.peers = &keeper{hub: h}, newPeers(h)
 		fc.Owned = h.keeper.owns
 	}
 	h.fleet = fleet.New(fc)
@@ -124,6 +125,9 @@ func (h *Hub) Start(ctx context.Context, st *Settings) error {
 	st.tunnel = &tunnel.Settings{
 		Gateway: st.Gateway, Epoch: epoch, Software: st.Software, Identity: st.Identity, Registrar: &registrar{h.fleet, h}, Log: st.Log,
 		Now: h.lender.clock.Now,
+	}
+	if h.peers != nil {
+		st.tunnel.Peers = h.peers
 	}
 	if st.Authority != nil {
 		st.tunnel.Enroller = &enroller{hub: h, settings: st}
@@ -203,6 +207,7 @@ func (h *Hub) open(ctx context.Context) error {
 	going.Go(func() { h.list(life) })
 	if h.keeper != nil {
 		going.Go(func() { h.keeper.run(life) })
+		going.Go(func() { h.peers.run(life) })
 	}
 	h.stopGoing = func() { end(); going.Wait() }
 	h.log().Info("listening for nodes", zap.Stringer("address", l.Addr()))
@@ -300,6 +305,9 @@ func (h *Hub) Announce() {
 	h.leaving = time.AfterFunc(st.Grace, func() { h.runs.abort(errStopping) })
 	h.mu.Unlock()
 	h.fleet.CloseLine()
+	if h.peers != nil {
+		h.peers.leave(st.Grace)
+	}
 	for _, s := range h.fleet.Sessions() {
 		go func() { _ = s.Drain("the gateway is stopping", true) }() // bounded by the tunnel's own time-out
 	}

@@ -161,14 +161,15 @@ func leaseFailure(code lease.Code) *failure {
 	case codeLeaseStore, codeLeaseAudit:
 		class = lease.Unavailable
 	}
-	text := map[lease.Class]string{
-		lease.Unavailable: "the provider's credential cannot be used now",
-		lease.Denied:      "the provider's credential may not be used",
-		lease.Rejected:    "the provider's credential could not be used",
-	}[class]
-	f := fail(string(class), "%s", text)
+	f := fail(string(class), "%s", leaseTexts[class])
 	f.inner = string(code)
 	return f
+}
+
+var leaseTexts = map[lease.Class]string{
+	lease.Unavailable: "the provider's credential cannot be used now",
+	lease.Denied:      "the provider's credential may not be used",
+	lease.Rejected:    "the provider's credential could not be used",
 }
 
 // isLeaseCode reports whether a node refused a lease, rather than a run.

@@ -28,7 +28,9 @@ func (g *registry) add(a *Account) {
 func (g *registry) remove(a *Account) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.open, a.Run)
+	if g.open[a.Run] == a { // else it is a later attempt of a forwarded run
+		delete(g.open, a.Run)
+	}
 }
 
 // record remembers a run that has ended.

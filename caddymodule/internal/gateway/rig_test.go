@@ -56,11 +56,11 @@ func newRigOn(t testing.TB, o Options, mem store.Store, change func(*Settings)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRigNamed(t, o, "gw1", ca, mem, nil, change)
+	return newRigNamed(t, o, "gw1", ca, mem, false, change)
 }
 
 // newRigNamed is one gateway of several: of one CA, on one store.
-func newRigNamed(t testing.TB, o Options, name string, ca *pki.SelfSigned, mem store.Store, shared *Shared, change func(*Settings)) *rig {
+func newRigNamed(t testing.TB, o Options, name string, ca *pki.SelfSigned, mem store.Store, shared bool, change func(*Settings)) *rig {
 	t.Helper()
 	r := &rig{t: t, ca: ca, opts: o}
 	id, err := ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleGateway, Name: name})
@@ -71,12 +71,14 @@ func newRigNamed(t testing.TB, o Options, name string, ca *pki.SelfSigned, mem s
 	if err != nil {
 		t.Fatal(err)
 	}
+	var lc net.ListenConfig
+	socket, err := lc.ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.hub = NewHub(HubConfig{
 		Store: mem, Gateway: name, Shared: shared,
-		Listen: func(ctx context.Context) (net.PacketConn, error) {
-			var lc net.ListenConfig
-			return lc.ListenPacket(ctx, "udp", "127.0.0.1:0")
-		},
+		Listen: func(context.Context) (net.PacketConn, error) { return socket, nil },
 		Keys: func(context.Context) (a, b [32]byte, err error) { return a, b, nil },
 		OnRunEnd: func(a *Account) {
 			r.mu.Lock()
@@ -89,6 +91,9 @@ func newRigNamed(t testing.TB, o Options, name string, ca *pki.SelfSigned, mem s
 		Identity: func() (*pki.Identity, error) { return id, nil }, Authority: ca.Authority(), JoinKey: join, Log: zap.NewNop(),
 	}
 	change(r.st)
+	if r.st.Advertise == "itself" {
+		r.st.Advertise = socket.LocalAddr().String()
+	}
 	if err := r.hub.Start(context.Background(), r.st); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,11 @@ type Settings struct {
 	// Audit takes one record for each step in the life of a lease; nil: none is kept. An error means that the record is not safe: the lease is not
 	// issued. It must be safe for concurrent use.
 	Audit func(*AuditRecord) error
+	// Advertise is where the other gateways of a fleet reach this one, as host:port; empty without a shared store.
+	Advertise string
+	// ServeOwned lets runs without a credential go on while a shared store cannot be reached; otherwise they are refused once the sessions are no
+	// longer known to be this gateway's.
+	ServeOwned bool
 	// Embedded is the node inside this process; nil for none.
 	Embedded *Embedded
 

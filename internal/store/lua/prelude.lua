@@ -6,6 +6,7 @@
 --   sessions:GATEWAY  hash    node -> "GENERATION STATE SINCE"; only sessions that can be current are in it
 --   beats             zset    gateway -> when it beat last
 --   epochs            hash    gateway -> its process
+--   gateways          hash    gateway -> "PROCESS WHEN" and what it says of itself
 --   revoked           set     subjects                    min_pgn    string
 --   drained           hash    node -> since when          version    string, of both
 --   restored          zset    what was taken out of revoked and drained -> version then

@@ -54,6 +54,7 @@ var tests = map[string]func(*fixture){
 	"same instance again":        sameInstanceAgain,
 	"gone of an old generation":  goneOfOldGeneration,
 	"beat":                       beat,
+	"meet":                       meet,
 	"beat age":                   beatAge,
 	"unknown node":               unknownNode,
 	"ready and gone in parallel": readyConcurrently,

@@ -1,0 +1,178 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/tunnel"
+)
+
+// pieceBytes is about how much of a node's inventory one message of Tell holds.
+const pieceBytes = 96 << 10
+
+// Told is what another gateway has been told of the nodes here. It belongs to one connection, and to one goroutine.
+type Told struct {
+	// Peer is that gateway's name.
+	Peer  string
+	nodes map[string]*toldNode
+	round uint64
+}
+
+type toldNode struct {
+	generation   uint64
+	holds, takes uint64
+	state        tunnel.PeerNodeState
+	targets      map[string]bool
+	round        uint64
+}
+
+// Tell returns what another gateway has yet to hear of the nodes with a session here, in messages that tunnel.NodeSession.Nodes takes, and takes it for told.
+// Nodes that are not ready yet are nobody's business.
+func (f *Fleet) Tell(k *Told) (out []*tunnel.PeerNode) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k.nodes == nil {
+		k.nodes = make(map[string]*toldNode)
+	}
+	k.round++
+	for _, n := range f.nodes {
+		if n.peer != nil || n.seat == nil || !n.seat.ready || !n.goneAt.IsZero() {
+			continue
+		}
+		s, state := n.seat, n.peerState()
+		t := k.nodes[n.name]
+		fresh := t == nil || t.generation != s.session.Generation()
+		if fresh {
+			t = &toldNode{generation: s.session.Generation(), holds: s.holds - 1}
+			k.nodes[n.name] = t
+		}
+		t.round = k.round
+		if !fresh && t.holds == s.holds && t.takes == s.takes && t.state == state {
+			continue
+		}
+		b := teller{n: n, to: k.Peer, told: t, whole: t.holds != s.holds}
+		b.node(state)
+		t.holds, t.takes, t.state = s.holds, s.takes, state
+		out = append(out, b.out...)
+	}
+	for name, t := range k.nodes {
+		if t.round != k.round {
+			delete(k.nodes, name)
+			out = append(out, &tunnel.PeerNode{Name: name, State: tunnel.PeerGone})
+		}
+	}
+	return out
+}
+
+// peerState is what other gateways are told of n. f.mu is held.
+func (n *node) peerState() tunnel.PeerNodeState {
+	switch st := n.seat.session.State(); {
+	case n.draining || st == tunnel.StateDraining:
+		return tunnel.PeerDraining
+	case st == tunnel.StateReady:
+		return tunnel.PeerReady
+	}
+	return tunnel.PeerSuspect
+}
+
+// teller makes the messages about one node. The last one says how many credits are taken: each says all that there is of that.
+type teller struct {
+	n     *node
+	to    string
+	told  *toldNode
+	whole bool // all that its targets hold, too
+	out   []*tunnel.PeerNode
+	size  int
+}
+
+func (b *teller) node(state tunnel.PeerNodeState) {
+	s := b.n.seat
+	b.next(state)
+	if b.whole {
+		for name := range b.told.targets {
+			if s.targets[name] == nil {
+				b.last().Targets = append(b.last().Targets, &tunnel.Target{Name: name, Gone: true})
+			}
+		}
+		b.told.targets = make(map[string]bool, len(s.targets))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.targets)) {
+		b.told.targets[name] = true
+		b.target(s.targets[name], state)
+	}
+	taken := b.taken()
+	for _, m := range b.out {
+		m.Taken = nil
+	}
+	b.last().Taken = taken
+}
+
+func (b *teller) last() *tunnel.PeerNode { return b.out[len(b.out)-1] }
+
+// next begins a message.
+func (b *teller) next(state tunnel.PeerNodeState) {
+	s := b.n.seat.session
+	b.out = append(b.out, &tunnel.PeerNode{
+		Name: b.n.name, Generation: s.Generation(), State: state, Software: s.Software(), Labels: s.Labels(), SinceMs: s.Since().UnixMilli(),
+	})
+	b.size = 0
+}
+
+// head is what each message says of a target.
+func (t *target) head() *tunnel.Target {
+	return &tunnel.Target{
+		Name: t.name, Adapter: t.adapter, Version: t.version, Origin: t.origin, Reachable: t.reachable,
+		Credits: &tunnel.Credits{PerModel: uint32(t.perModel), PerTarget: uint32(t.perTarget)}, //nolint:gosec // bounded by maxCredits
+	}
+}
+
+// target tells of one target: what is loaded always, what it holds when that has changed.
+func (b *teller) target(t *target, state tunnel.PeerNodeState) {
+	if b.size > pieceBytes {
+		b.next(state)
+	}
+	m := t.head()
+	m.Reset_ = b.whole
+	m.Loaded = &tunnel.Loaded{}
+	b.last().Targets = append(b.last().Targets, m)
+	b.size += 256
+	for _, l := range t.loaded {
+		if b.size += len(l.Name) + len(l.Raw) + 16; b.size > 2*pieceBytes {
+			break // what does not fit beside 96 KiB of models is not told: a hint, no more
+		}
+		m.Loaded.Models = append(m.Loaded.Models, &tunnel.Model{Name: l.Name, Json: l.Raw})
+	}
+	if !b.whole {
+		return
+	}
+	for _, h := range t.models {
+		raw := h.model.Raw
+		if t.adapter == adapterOpenAI {
+			raw = ollama.V1Model(h.model, h.model.Name)
+		}
+		if b.size+len(raw) > pieceBytes {
+			b.next(state)
+			m = t.head()
+			b.last().Targets = append(b.last().Targets, m)
+		}
+		b.size += len(h.model.Name) + len(raw) + 16
+		m.Models = append(m.Models, &tunnel.Model{Name: h.model.Name, Json: raw})
+	}
+}
+
+// taken are the credits that are taken, but for those of the gateway that is told: it knows of its own.
+func (b *teller) taken() (out []*tunnel.Taken) {
+	for name, t := range b.n.seat.targets {
+		if t.full {
+			out = append(out, &tunnel.Taken{Target: name, Full: true})
+		}
+		own := t.from[b.to]
+		for key, n := range t.used {
+			if n -= own[key]; n > 0 {
+				out = append(out, &tunnel.Taken{Target: name, Model: key, Credits: uint32(n)}) //nolint:gosec // at most maxCredits
+			}
+		}
+	}
+	return out
+}
