@@ -61,6 +61,15 @@ func (f *flaky) Revoke(ctx context.Context, subjects []string, pgn uint64) (uint
 // twoGateways share a store and a CA; a node of each gateway's serves p.
 func twoGateways(t *testing.T, p *keyed, change ...func(*Settings)) (one, two *rig, mem *flaky) {
 	t.Helper()
+	one, two, mem = pair(t, append([]func(*Settings){slotted(canary)}, change...)...)
+	one.serve("n1", p.URL, 4)
+	two.serve("n2", p.URL, 4)
+	return one, two, mem
+}
+
+// pair is two gateways without nodes.
+func pair(t *testing.T, change ...func(*Settings)) (one, two *rig, mem *flaky) {
+	t.Helper()
 	ca, err := pki.NewSelfSigned("test.local", time.Now)
 	if err != nil {
 		t.Fatal(err)
@@ -71,15 +80,12 @@ func twoGateways(t *testing.T, p *keyed, change ...func(*Settings)) (one, two *r
 	}
 	mem = &flaky{Store: m}
 	changed := func(st *Settings) {
-		slotted(canary)(st)
 		for _, f := range change {
 			f(st)
 		}
 	}
 	one = newRigNamed(t, Options{}, "gw1", ca, mem, true, changed)
 	two = newRigNamed(t, Options{}, "gw2", ca, mem, true, changed)
-	one.serve("n1", p.URL, 4)
-	two.serve("n2", p.URL, 4)
 	return one, two, mem
 }
 
@@ -153,10 +159,36 @@ func TestNewInstanceElsewhere(t *testing.T) {
 	})
 }
 
+// also joins one node with both gateways.
+func (r *rig) also(two *rig, name, url string, credits int) {
+	r.t.Helper()
+	id, err := r.ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleNode, Name: name})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	a, err := ollama.New("ollama", url)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c, err := nodeclient.New(nodeclient.Config{
+		Identity: identitySource{id}, Gateways: []string{r.hub.listener.Addr().String(), two.hub.listener.Addr().String()},
+		Targets: []nodeclient.Target{{Adapter: a, PerModel: credits}}, Grace: -1,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = c.Run(ctx) }()
+	r.t.Cleanup(func() { cancel(); <-done })
+}
+
 func (r *rig) generation(node string) uint64 {
 	for _, n := range r.hub.Fleet().Nodes() {
-		if n.Name == node && len(n.Sessions) > 0 {
-			return n.Sessions[0].Generation
+		for _, s := range n.Sessions {
+			if n.Name == node && s.Gateway == r.st.Gateway {
+				return s.Generation
+			}
 		}
 	}
 	return 0
@@ -167,25 +199,7 @@ func TestOneNodeAtTwoGateways(t *testing.T) {
 	t.Parallel()
 	p := newKeyed(t, canary)
 	one, two, _ := twoGateways(t, p)
-	id, err := one.ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleNode, Name: "both"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := ollama.New("ollama", p.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := nodeclient.New(nodeclient.Config{
-		Identity: identitySource{id}, Gateways: []string{one.hub.listener.Addr().String(), two.hub.listener.Addr().String()},
-		Targets: []nodeclient.Target{{Adapter: a, PerModel: 2}}, Grace: -1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = c.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	one.also(two, "both", p.URL, 2)
 	ready := func(r *rig) bool {
 		for _, n := range r.hub.Fleet().Nodes() {
 			if n.Name == "both" {

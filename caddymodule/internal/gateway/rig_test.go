@@ -79,7 +79,7 @@ func newRigNamed(t testing.TB, o Options, name string, ca *pki.SelfSigned, mem s
 	r.hub = NewHub(HubConfig{
 		Store: mem, Gateway: name, Shared: shared,
 		Listen: func(context.Context) (net.PacketConn, error) { return socket, nil },
-		Keys: func(context.Context) (a, b [32]byte, err error) { return a, b, nil },
+		Keys:   func(context.Context) (a, b [32]byte, err error) { return a, b, nil },
 		OnRunEnd: func(a *Account) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
