@@ -125,10 +125,15 @@ func TestSyntaxIsDocumented(t *testing.T) {
 	taken := regexp.MustCompile(`(?m)^\t\t"([a-z_]+)": `)
 	files := regexp.MustCompile(`"(cert|key|ca)": +text`)
 	shown := regexp.MustCompile(`(?m)^//\t+([a-z_]+)\b`)
-	for _, file := range []string{"caddyfile_app.go", "caddyfile_handler.go"} {
-		src, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+	for _, list := range [][]string{{"caddyfile_app.go", "sharedstore.go"}, {"caddyfile_handler.go"}} {
+		file := list[0]
+		var src []byte
+		for _, name := range list {
+			one, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			src = append(src, one...)
 		}
 		words := func(res ...*regexp.Regexp) []string {
 			found := map[string]bool{}

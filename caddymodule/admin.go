@@ -116,6 +116,19 @@ type StatusView struct {
 	InFlight    int            `json:"runs_in_flight"`
 	Waiting     int            `json:"waiting"`
 	Issuers     []string       `json:"lease_issuers"` // thumbprints, the newest last
+	Epoch       uint64         `json:"epoch"`         // this process's incarnation
+	Store       StoreView      `json:"store"`
+	// Gateways of the fleet, this one included; empty without a shared store.
+	Gateways []gateway.PeerView `json:"gateways"`
+}
+
+// StoreView is what a status says of the store; its JSON names are a contract.
+type StoreView struct {
+	Type   string `json:"type"`
+	Up     bool   `json:"up"`
+	Where  string `json:"where"`  // without credentials
+	LagMS  int64  `json:"lag_ms"` // since a shared store answered this gateway's beat; 0 otherwise
+	Policy string `json:"on_down,omitempty"`
 }
 
 func status(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
@@ -124,9 +137,18 @@ func status(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
 		return nil, errStopping
 	}
 	c := takeCensus([]*sharedHub{h})
+	up, shared := h.storeUp()
+	at := StoreView{Type: storeMemory, Up: true, Where: h.store.where}
+	if shared {
+		at.Type, at.Up, at.LagMS, at.Policy = storeRedis, up, h.StoreLag().Milliseconds(), failClosed
+		if st.ServeOwned {
+			at.Policy = serveOwned
+		}
+	}
 	return []StatusView{{
 		Gateway: st.Gateway, TrustDomain: st.TrustDomain, Listen: h.listen, Version: st.Software,
 		Nodes: c.States, Sessions: c.Sessions, Lanes: c.Lanes, InFlight: c.InFlight, Waiting: c.Waiting, Issuers: h.LeaseIssuers(),
+		Epoch: h.Fleet().Epoch(), Store: at, Gateways: append([]gateway.PeerView{}, h.Peers()...),
 	}}, nil
 }
 

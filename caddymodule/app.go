@@ -61,6 +61,10 @@ type App struct {
 	// What this gateway remembers about nodes, and where. Default: memory.
 	Store *Store `json:"store,omitempty"`
 
+	// Where the other gateways of a fleet reach this one's listen address, as
+	// `HOST:PORT`. Required with the store `redis`.
+	Advertise string `json:"advertise,omitempty"`
+
 	// How long running streams may go on when the gateway stops, 1s to 24h.
 	// Default: `30s`.
 	Grace caddy.Duration `json:"grace,omitempty"`
@@ -94,14 +98,6 @@ type App struct {
 	kept     bool       // a reference to the audit file is ours
 }
 
-// Store is what a gateway remembers about nodes: who holds which session, who is
-// drained or revoked, which join tokens are spent.
-type Store struct {
-	// `memory`, the only one so far: for one gateway process. What a restart must
-	// not forget is written to Caddy's storage.
-	Type string `json:"type,omitempty"`
-}
-
 // CaddyModule returns the Caddy module information.
 func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "fairway", New: func() caddy.Module { return new(App) }}
@@ -122,6 +118,8 @@ func (a *App) Provision(ctx caddy.Context) error {
 		Keys:        a.values.keys,
 		Slots:       a.values.slots,
 		Profiles:    a.values.profiles,
+		Advertise:   a.values.store.advertise,
+		ServeOwned:  a.values.store.onDown == serveOwned,
 		Log:         a.log,
 	}
 	if err := a.provisionAudit(); err != nil {
@@ -177,7 +175,7 @@ func (a *App) Start() error {
 		return err
 	}
 	if err := a.hub.prepare(a.ctx, a, storage); err != nil {
-		return err
+		return fmt.Errorf("store: %w", err)
 	}
 	if a.audit != nil {
 		if err := a.audit.start(); err != nil {

@@ -22,6 +22,15 @@ import (
 //			ca   FILE
 //		}
 //		store memory
+//		store redis {
+//			url               URL|{file./PATH}|{env.NAME}
+//			prefix            PREFIX
+//			on_down           fail_closed|serve_owned
+//			ca                FILE
+//			sentinel_user     NAME
+//			sentinel_password {file./PATH}|{env.NAME}
+//		}
+//		advertise HOST:PORT
 //		grace DURATION
 //		key   PRINCIPAL {file./PATH}|{env.NAME}|sha256:HEX
 //		slot  NAME {
@@ -63,10 +72,11 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			a.Identity = new(Identity)
 			return a.Identity.UnmarshalCaddyfile(d)
 		}},
-		"store": {parse: func(d *caddyfile.Dispenser) error { a.Store = new(Store); return a.Store.UnmarshalCaddyfile(d) }},
-		"grace": {parse: func(d *caddyfile.Dispenser) error { return parseGrace(d, &a.Grace) }},
-		"key":   {repeat: true, parse: a.parseKey},
-		"slot":  {repeat: true, parse: a.parseSlot},
+		"store":     {parse: func(d *caddyfile.Dispenser) error { a.Store = new(Store); return a.Store.UnmarshalCaddyfile(d) }},
+		"advertise": text(&a.Advertise, checkAdvertise),
+		"grace":     {parse: func(d *caddyfile.Dispenser) error { return parseGrace(d, &a.Grace) }},
+		"key":       {repeat: true, parse: a.parseKey},
+		"slot":      {repeat: true, parse: a.parseSlot},
 		"profile": {repeat: true, parse: func(d *caddyfile.Dispenser) error {
 			use, err := a.parseProfile(d)
 			uses = append(uses, use)
@@ -77,7 +87,7 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			a.EmbeddedNode = new(EmbeddedNode)
 			return a.EmbeddedNode.UnmarshalCaddyfile(d)
 		}},
-	}.parse(d, "fairway", 0, "advertise", "edge", "jwt", "limits", "policy", "route")
+	}.parse(d, "fairway", 0, "edge", "jwt", "limits", "policy", "route")
 	if err != nil {
 		return err
 	}
@@ -244,10 +254,6 @@ func (i *Identity) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 // UnmarshalCaddyfile reads `store memory`.
-func (s *Store) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return text(&s.Type, checkStore).parse(d)
-}
-
 // UnmarshalCaddyfile reads the block of embedded_node.
 func (e *EmbeddedNode) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {

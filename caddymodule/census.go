@@ -11,6 +11,7 @@ type census struct {
 	credits map[place]int
 	fenced  map[string]uint64
 	leases  map[string]uint64 // by result
+	storeUp *bool             // nil without a shared store
 }
 
 // place is a target of a node.
@@ -37,7 +38,11 @@ func (c *census) add(h *sharedHub) {
 		}
 		c.leases[result] += n
 	}
-	for _, n := range f.Nodes() {
+	if up, shared := h.storeUp(); shared {
+		both := up && (c.storeUp == nil || *c.storeUp)
+		c.storeUp = &both
+	}
+	for _, n := range f.OwnNodes() {
 		c.States[n.State]++
 		for _, s := range n.Sessions {
 			c.Sessions++

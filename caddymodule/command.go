@@ -197,7 +197,7 @@ func runTable(w io.Writer, rows []gateway.RunView) {
 }
 
 func statusTable(w io.Writer, rows []StatusView) {
-	t := newTable(w, "GATEWAY", "TRUST DOMAIN", "LISTEN", "READY", "OTHER", "SESSIONS", "LANES", "IN FLIGHT", "WAITING", "VERSION")
+	t := newTable(w, "GATEWAY", "TRUST DOMAIN", "LISTEN", "READY", "OTHER", "SESSIONS", "LANES", "IN FLIGHT", "WAITING", "STORE", "VERSION")
 	for _, s := range rows {
 		ready, other := 0, 0
 		for state, n := range s.Nodes {
@@ -208,9 +208,39 @@ func statusTable(w io.Writer, rows []StatusView) {
 			}
 		}
 		t.row(s.Gateway, s.TrustDomain, s.Listen, fmt.Sprint(ready), fmt.Sprint(other), fmt.Sprint(s.Sessions), fmt.Sprint(s.Lanes),
-			fmt.Sprint(s.InFlight), fmt.Sprint(s.Waiting), s.Version)
+			fmt.Sprint(s.InFlight), fmt.Sprint(s.Waiting), s.Store.words(), s.Version)
 	}
 	t.end("no gateway")
+	for _, s := range rows {
+		if len(s.Gateways) > 0 {
+			_, _ = fmt.Fprintln(w)
+			peerTable(w, s.Gateway, s.Gateways)
+		}
+	}
+}
+
+// words are the store in a table's cell.
+func (v StoreView) words() string {
+	switch {
+	case v.Type == storeMemory:
+		return storeMemory
+	case v.Up:
+		return v.Type + " up, " + millis(float64(v.LagMS))
+	}
+	return v.Type + " DOWN since " + millis(float64(v.LagMS))
+}
+
+// peerTable lists the gateways of a fleet, as the one named own sees them.
+func peerTable(w io.Writer, own string, rows []gateway.PeerView) {
+	t := newTable(w, "GATEWAY", "ADVERTISE", "STATE", "LAST SEEN", "SERVES US", "WE SERVE IT", "NODES", "IN FLIGHT", "EPOCH", "VERSION")
+	for _, p := range rows {
+		serves, uses := fmt.Sprint(p.Serves), fmt.Sprint(p.Uses)
+		if p.Gateway == own {
+			serves, uses = "", ""
+		}
+		t.row(p.Gateway, p.Advertise, p.State, millis(float64(p.LagMS)), serves, uses, fmt.Sprint(p.Nodes), fmt.Sprint(p.Runs), fmt.Sprint(p.Epoch), p.Software)
+	}
+	t.end("")
 }
 
 func drainTable(w io.Writer, rows []DrainView) {

@@ -2,9 +2,12 @@ package caddymodule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/certmagic"
@@ -28,6 +31,9 @@ type sharedHub struct {
 // takeHub returns the hub of v's listen address and takes a reference to it.
 func takeHub(ctx caddy.Context, v values) (*sharedHub, error) {
 	key, where := v.listen.String(), storageName(ctx.Storage())
+	if v.store.redis != nil {
+		where = v.store.where()
+	}
 	made, _, err := hubs.LoadOrNew(key, func() (caddy.Destructor, error) {
 		return newHub(key, v, where), nil
 	})
@@ -39,7 +45,7 @@ func takeHub(ctx caddy.Context, v values) (*sharedHub, error) {
 	case h.gateway != v.name:
 		err = fmt.Errorf("name: the gateway that listens on %s is %s and cannot become %s while it runs; change listen too, or restart Caddy", v.listen, h.gateway, v.name)
 	case h.store.where != where:
-		err = fmt.Errorf("storage: the gateway that listens on %s keeps its records in %s and cannot move to %s while it runs; change listen too, or restart Caddy", v.listen, h.store.where, where)
+		err = fmt.Errorf("store or storage: the gateway that listens on %s keeps its records in %s and cannot move to %s while it runs; change listen too, or restart Caddy", v.listen, h.store.where, where)
 	}
 	if err != nil {
 		_, _ = hubs.Delete(key)
@@ -53,6 +59,7 @@ func newHub(key string, v values, where string) *sharedHub {
 	h.Hub = gateway.NewHub(gateway.HubConfig{
 		Store:   h.store,
 		Gateway: v.name,
+		Shared:  v.store.redis != nil,
 		Listen:  func(ctx context.Context) (net.PacketConn, error) { return listenUDP(ctx, v.listen) },
 		Keys: func(ctx context.Context) (reset, token [32]byte, err error) {
 			return hubKeys(ctx, h.store.storage.current())
@@ -74,7 +81,17 @@ func hold(h *sharedHub) (release func()) {
 // prepare gives the hub what only a started config may touch: storage.
 func (h *sharedHub) prepare(ctx context.Context, owner *App, storage certmagic.Storage) error {
 	h.store.storage.lend(owner, storage)
+	if o := owner.values.store.redis; o != nil {
+		return h.store.openShared(ctx, *o)
+	}
 	return h.store.open(ctx)
+}
+
+// storeUp tells whether the store answers, and whether it is one that gateways share.
+func (h *sharedHub) storeUp() (up, shared bool) {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	return !h.store.down.Load(), h.store.redis != nil
 }
 
 // liveHubs are the hubs that a config has started, for the admin API and metrics.
@@ -89,7 +106,7 @@ func liveHubs() []*sharedHub {
 	return out
 }
 
-// processStore is a gateway's memory store. It lives as long as the process: a hub
+// processStore is a gateway's store. It lives as long as the process: a hub
 // that comes back, or moves to another address, finds what is revoked and drained,
 // and is the same gateway process in the eyes of the store. Before open it may not
 // be asked anything, and nobody has a node to ask about.
@@ -99,8 +116,11 @@ type processStore struct {
 	gateway     string
 	storage     lentStorage
 
+	down atomic.Bool // a shared store cannot be reached
+
 	mu    sync.Mutex
-	epoch uint64 // guarded by mu; 0 before the first Epoch
+	redis *store.Redis // guarded by mu; nil for a memory store
+	epoch uint64       // guarded by mu; 0 before the first Epoch
 }
 
 var (
@@ -133,6 +153,39 @@ func (s *processStore) open(ctx context.Context) error {
 	}
 	s.Store = m
 	return nil
+}
+
+// storePatience is how long the first configuration waits for a shared store: a server that is started beside the gateway is there by then.
+const storePatience = 10 * time.Second
+
+// openShared connects to a shared store, once a process; a later configuration may bring other credentials. A gateway does not start without its store: it
+// could not know what is revoked.
+func (s *processStore) openShared(ctx context.Context, o store.RedisOptions) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.redis != nil {
+		return s.redis.Renew(o)
+	}
+	o.Changed = func(up bool, _ error) { s.down.Store(!up) } // the hub's beat says it in the log
+	o.Observe = observeStore
+	r, err := store.NewRedis(o)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(storePatience); ; {
+		if _, err = r.Revocations(ctx); err == nil {
+			s.Store, s.redis = r, r
+			return nil
+		}
+		if !errors.Is(err, store.ErrUnavailable) || time.Now().After(end) || ctx.Err() != nil {
+			_ = r.Close()
+			return fmt.Errorf("%s: %w", o, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(storePatience / 40):
+		}
+	}
 }
 
 // Epoch allocates one number a process, as the store asks for, however many hubs

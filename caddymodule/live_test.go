@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -206,6 +207,14 @@ func TestPortOfHTTP3(t *testing.T) {
 	if err := s.load(global("servers {\nprotocols h1 h2\n}\n") + site); err != nil {
 		t.Errorf("without h3: %v", err)
 	}
+	// The certificate is made in the background; what writes it must not outlive the test's directory.
+	made := filepath.Join(s.storage, "certificates", "local", "localhost", "localhost.json")
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(made); err == nil {
+			return
+		}
+	}
+	t.Error("no certificate was made")
 }
 
 // TestFailedReload sees that a config which cannot start changes nothing, and what

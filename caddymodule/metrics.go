@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,7 +20,11 @@ type meters struct {
 	queueWait     prometheus.Histogram
 	tokens        *prometheus.CounterVec
 	usageMismatch prometheus.Counter
+	store         *prometheus.HistogramVec
 }
+
+// storeBuckets reach from a round trip in one machine to the most that a call may take, in seconds.
+var storeBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .2, .3}
 
 // buckets reach from an answer out of memory to a long generation, in seconds.
 var buckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -35,11 +40,12 @@ var theMeters = sync.OnceValue(func() *meters {
 		usageMismatch: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fairway_usage_mismatch_total", Help: "Runs whose node counted other tokens than stood in the answer.",
 		}),
+		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fairway_store_seconds", Help: "Time of a call to a shared store, by its kind.", Buckets: storeBuckets}, []string{"op"}),
 	}
 })
 
 func (m *meters) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.runs, m.seconds, m.firstByte, m.queueWait, m.tokens, m.usageMismatch, theGauges()}
+	return []prometheus.Collector{m.runs, m.seconds, m.firstByte, m.queueWait, m.tokens, m.usageMismatch, m.store, theGauges()}
 }
 
 // registerMetrics adds everything to a config's registry. Several apps of one
@@ -70,6 +76,11 @@ var knownCodes = func() map[string]bool {
 	return known
 }()
 
+// observeStore times a call to a shared store; the names are those of its scripts.
+func observeStore(op string, took time.Duration) {
+	theMeters().store.WithLabelValues(op).Observe(took.Seconds())
+}
+
 // countRun counts a request that was answered.
 func countRun(a *gateway.Account) {
 	m, code := theMeters(), a.Code
@@ -95,7 +106,7 @@ func countRun(a *gateway.Account) {
 
 // gauges reads the hubs when it is asked: nothing to reset, no stale labels.
 type gauges struct {
-	nodes, sessions, lanes, inFlight, queue, credits, fenced, leases *prometheus.Desc
+	nodes, sessions, lanes, inFlight, queue, credits, fenced, leases, storeUp *prometheus.Desc
 }
 
 var theGauges = sync.OnceValue(func() *gauges {
@@ -110,13 +121,14 @@ var theGauges = sync.OnceValue(func() *gauges {
 		queue:    desc("queue_depth", "Runs that wait for a node.", "route"),
 		credits:  desc("credits", "Inference runs that a target would take now.", "node", "target"),
 		fenced:   desc("fenced_frames_total", "What came too late or from the wrong session and was dropped.", "reason"),
+		storeUp:  desc("store_up", "Whether a shared store answers; without one there is no such series."),
 		leases:   desc("leases_total", "Permissions to use a credential: issued, opened on a node, or refused and why.", "result"),
 	}
 })
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.nodes, g.sessions, g.lanes, g.inFlight, g.queue, g.credits, g.fenced, g.leases} {
+	for _, d := range []*prometheus.Desc{g.nodes, g.sessions, g.lanes, g.inFlight, g.queue, g.credits, g.fenced, g.leases, g.storeUp} {
 		ch <- d
 	}
 }
@@ -158,6 +170,13 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(g.lanes, c.Lanes)
 	gauge(g.inFlight, c.InFlight)
 	gauge(g.queue, c.Waiting, gateway.DefaultRoute)
+	if c.storeUp != nil {
+		up := 0
+		if *c.storeUp {
+			up = 1
+		}
+		gauge(g.storeUp, up)
+	}
 	for k, n := range c.credits {
 		gauge(g.credits, n, k.node, k.target)
 	}

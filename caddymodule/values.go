@@ -28,6 +28,7 @@ type values struct {
 	profiles    []gateway.Profile
 	audit       string
 	identity    identityValues
+	store       storeValues
 }
 
 // resolve reads the options, naming the one that is wrong.
@@ -40,10 +41,8 @@ func (a *App) resolve() error {
 	if v.listen, err = parseListen(listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if a.Store != nil && a.Store.Type != "" {
-		if err := checkStore(a.Store.Type); err != nil {
-			return fmt.Errorf("store: %w", err)
-		}
+	if v.store, err = a.resolveStore(repl); err != nil {
+		return err
 	}
 	if v.grace = time.Duration(a.Grace); v.grace == 0 {
 		v.grace = defaultGrace
@@ -185,13 +184,6 @@ func checkGrace(d time.Duration) error {
 		return fmt.Errorf("%s is out of range: want 1s to 24h", d)
 	}
 	return nil
-}
-
-func checkStore(v string) error {
-	if v == "redis" {
-		return errLater("redis", "want memory")
-	}
-	return oneOf(v, "memory")
 }
 
 // checkPrincipal takes names of callers. They stand in logs and in `manage`.

@@ -38,6 +38,8 @@ type RedisOptions struct {
 	TLS *tls.Config
 	// Prefix begins every key: one for each fleet, [A-Za-z0-9._-], at most 64 bytes. Empty is "fairway".
 	Prefix string
+	// Observe, if set, is told how long each call took, by the name of its script. It must not block.
+	Observe func(op string, took time.Duration)
 	// Changed, if set, is told when calls begin to be refused (up is false, with the cause) and when they no longer are:
 	// one at a time, and no call to the store waits for it.
 	Changed func(up bool, err error)
@@ -65,7 +67,8 @@ type Redis struct {
 	base    []string // KEYS of every script
 	channel string
 	budget  time.Duration
-	connect func() *redis.Client
+	connect atomic.Pointer[func() *redis.Client]
+	observe func(op string, took time.Duration)
 	scripts map[op]*redis.Script
 	now     func() time.Time // of tests; nil: the server's clock
 	breaker *breaker
@@ -98,8 +101,8 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 	if o.Prefix == "" {
 		o.Prefix = defaultPrefix
 	}
-	if !validPrefix.MatchString(o.Prefix) {
-		return nil, fmt.Errorf("store prefix %q: want 1 to 64 letters, digits and ._-", o.Prefix)
+	if err := CheckPrefix(o.Prefix); err != nil {
+		return nil, err
 	}
 	// go-redis writes to standard error, a line for every connection that fails, and only as a whole can it be told not to.
 	// What it has to say is in the errors.
@@ -113,8 +116,11 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 		base: []string{base}, channel: base + "changed", budget: budget, scripts: loadScripts(clock), now: now,
 		sentinel: t.master != "",
 	}
-	r.connect = func() *redis.Client { return r.newClient(t, &o) }
-	r.client.Store(r.connect())
+	r.observe = o.Observe
+	if r.observe == nil {
+		r.observe = func(string, time.Duration) {}
+	}
+	r.aim(t, &o)
 	changed := o.Changed
 	if changed == nil {
 		changed = func(bool, error) {}
@@ -122,6 +128,39 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 	r.breaker = newBreaker(r.probe, changed)
 	r.watches.init()
 	return r, nil
+}
+
+// aim makes a client and says how further ones are made.
+func (r *Redis) aim(t *target, o *RedisOptions) (before *redis.Client) {
+	connect := func() *redis.Client { return r.newClient(t, o) }
+	r.connect.Store(&connect)
+	return r.client.Swap(connect())
+}
+
+// Renew takes the credentials and TLS of o from now on. The server, the Sentinels and the prefix must be the same.
+func (r *Redis) Renew(o RedisOptions) error {
+	t, err := parseURL(o.URL)
+	if err != nil {
+		return err
+	}
+	if old := r.aim(t, &o); old != nil {
+		old.Close() // calls under way fail: their callers ask again
+	}
+	return nil
+}
+
+// CheckURL judges a URL, and CheckPrefix a prefix, before there is a store.
+func CheckURL(url string) error {
+	_, err := parseURL(url)
+	return err
+}
+
+// CheckPrefix judges what keys are to begin with.
+func CheckPrefix(prefix string) error {
+	if !validPrefix.MatchString(prefix) {
+		return fmt.Errorf("%q: want 1 to 64 letters, digits and ._-", prefix)
+	}
+	return nil
 }
 
 // newClient makes a client, which connects when it is first used. Nothing in it tries anything again: that is for those
@@ -191,7 +230,7 @@ func dialer(timeout time.Duration, config *tls.Config) func(ctx context.Context,
 // may each have to fail before they are found dead.
 func (r *Redis) probe(ctx context.Context) error {
 	r.client.Load().Close() // who still waits on it need not
-	c := r.connect()
+	c := (*r.connect.Load())()
 	ctx, cancel := context.WithTimeout(ctx, r.budget)
 	defer cancel()
 	if _, err := r.run(ctx, c, opProbe, nil); err != nil {

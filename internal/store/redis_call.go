@@ -22,12 +22,14 @@ func unavailable(err error) error {
 
 // do lets f ask the server, within the budget, unless the breaker is open. A refusal is an answer, and comes back bare;
 // anything else that f returns is ErrUnavailable and counts against the server.
-func (r *Redis) do(ctx context.Context, f func(ctx context.Context, c *redis.Client) error) error {
+func (r *Redis) do(ctx context.Context, o op, f func(ctx context.Context, c *redis.Client) error) error {
 	if err := r.breaker.allow(); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.budget)
 	defer cancel()
+	began := time.Now()
+	defer func() { r.observe(string(o), time.Since(began)) }()
 	c := r.client.Load()
 	err := f(bounded, c)
 	var no *refusal
@@ -53,7 +55,7 @@ type refusal struct{ error }
 
 // call runs a script and gives what it answers after "ok".
 func (r *Redis) call(ctx context.Context, o op, args ...any) (answer []any, err error) {
-	err = r.do(ctx, func(ctx context.Context, c *redis.Client) error {
+	err = r.do(ctx, o, func(ctx context.Context, c *redis.Client) error {
 		answer, err = r.run(ctx, c, o, args)
 		return err
 	})
@@ -77,7 +79,7 @@ func (r *Redis) arguments(args []any) []any {
 func (r *Redis) callDurably(ctx context.Context, must bool, o op, args ...any) (answer []any, durable bool, err error) {
 	met, replicas, lagging := r.primary.replication()
 	if !met {
-		if err := r.do(ctx, func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() }); err != nil {
+		if err := r.do(ctx, "ping", func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() }); err != nil {
 			return nil, false, err
 		}
 		_, replicas, lagging = r.primary.replication()
@@ -87,7 +89,7 @@ func (r *Redis) callDurably(ctx context.Context, must bool, o op, args ...any) (
 		return answer, replicas == 0 && !r.sentinel, err
 	}
 	var acked int64
-	err = r.do(ctx, func(ctx context.Context, c *redis.Client) error {
+	err = r.do(ctx, o, func(ctx context.Context, c *redis.Client) error {
 		s, args := r.scripts[o], r.arguments(args)
 		for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{s.EvalSha, s.Eval} {
 			pipe := c.Pipeline()
@@ -115,7 +117,7 @@ type pipelined struct {
 
 // callAll runs scripts in one round trip, and INFO replication after them on the same connection.
 func (r *Redis) callAll(ctx context.Context, all []pipelined) (answers [][]any, server serverInfo, err error) {
-	err = r.do(ctx, func(ctx context.Context, c *redis.Client) error {
+	err = r.do(ctx, all[0].op, func(ctx context.Context, c *redis.Client) error {
 		for _, known := range []bool{true, false} {
 			pipe := c.Pipeline()
 			cmds := make([]*redis.Cmd, len(all))

@@ -44,16 +44,34 @@ type CreditsView struct {
 	Free    int `json:"free"`
 }
 
-// Nodes lists every node, connected or remembered, by name.
-func (f *Fleet) Nodes() []NodeView {
+// OwnNodes lists every node, connected or remembered, as far as it is this gateway's, by name.
+func (f *Fleet) OwnNodes() []NodeView {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return sortNodes(f.ownNodes())
+}
+
+// ownNodes lists them in no order. f.mu is held.
+func (f *Fleet) ownNodes() []NodeView {
 	out := make([]NodeView, 0, len(f.nodes))
 	for _, n := range f.nodes {
 		if n.seat != nil && n.peer == nil {
 			out = append(out, f.view(n))
 		}
 	}
+	return out
+}
+
+func sortNodes(out []NodeView) []NodeView {
+	slices.SortFunc(out, func(a, b NodeView) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Nodes lists every node of the fleet, connected or remembered, by name.
+func (f *Fleet) Nodes() []NodeView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.ownNodes()
 	for name, there := range f.remote {
 		best := f.nodes[name]
 		var away []SessionView
@@ -68,8 +86,7 @@ func (f *Fleet) Nodes() []NodeView {
 		}
 		out = f.alsoAt(out, name, best, away)
 	}
-	slices.SortFunc(out, func(a, b NodeView) int { return strings.Compare(a.Name, b.Name) })
-	return out
+	return sortNodes(out)
 }
 
 // alsoAt adds a node's sessions with other gateways to its row, or the row where this gateway has none, or none any more. f.mu is held.

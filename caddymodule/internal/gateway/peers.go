@@ -309,6 +309,19 @@ func resolvePeer(ctx context.Context, advertise string) (*net.UDPAddr, error) {
 	return &net.UDPAddr{IP: a.Unmap().AsSlice(), Port: n, Zone: a.Zone()}, nil
 }
 
+// StoreLag is how long ago a shared store answered this gateway; 0 without one.
+func (h *Hub) StoreLag() time.Duration {
+	if h.peers == nil {
+		return 0
+	}
+	h.peers.mu.Lock()
+	defer h.peers.mu.Unlock()
+	if h.peers.heard.IsZero() {
+		return 0
+	}
+	return time.Since(h.peers.heard)
+}
+
 // PeerView is what is known of one gateway of the fleet; its JSON names are a contract.
 type PeerView struct {
 	Gateway   string `json:"gateway"`
