@@ -22,9 +22,10 @@ import (
 //	t-flood     t_mb=100 megabytes as fast as they are read
 //	t-ctype     JSON under t_ctype, "application/json; charset=utf-8"
 //	t-errmid    two tokens, then an error inside the stream
+//	t-say       what stands between ⟦ and ⟧ in the request
 var modes = map[string]func(*speaker) error{
 	"echo": echo, "tick": tick, "slowload": slowLoad, "die": die, "longline": longLine,
-	"utf8": splitUTF8, "hop": hop, "flood": flood, "ctype": ctype, "errmid": errMid,
+	"utf8": splitUTF8, "hop": hop, "flood": flood, "ctype": ctype, "errmid": errMid, "say": say,
 }
 
 func behaviour(model string) func(*speaker) error {

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,6 +31,10 @@ type Options struct {
 	SiteLines   string // further lines of the plain site
 	TLS         bool   // an https site for h2 and h3 as well
 	Grace       string // default 5s
+	Name        string // default gw1
+	Storage     string // a directory; default one of its own
+	Redis       string // the URL of a shared store
+	StoreLines  string // further lines of its block
 }
 
 // Gateway is a Caddy with the module.
@@ -48,18 +53,37 @@ type Gateway struct {
 // NewGateway starts a gateway and waits until it serves.
 func NewGateway(t testing.TB, o Options) *Gateway {
 	t.Helper()
+	g := gatewayOf(t, o)
+	g.Start()
+	return g
+}
+
+// gatewayOf is a gateway that is not started.
+func gatewayOf(t testing.TB, o Options) *Gateway {
+	t.Helper()
 	g := &Gateway{
 		t: t, bins: Build(t), Dir: t.TempDir(), HTTP: FreePort(t, "tcp"), HTTPS: FreePort(t, "tcp"), Admin: FreePort(t, "tcp"), UDP: FreePort(t, "udp"), Opts: o,
 	}
 	g.Write(g.Caddyfile())
-	g.Start()
 	return g
 }
 
 // Start starts the process, again after a Kill.
 func (g *Gateway) Start() {
 	g.t.Helper()
-	g.Process = start(g.t, "gateway", g.env(), g.bins.Caddy, "run", "--config", g.File())
+	g.Launch()
+	g.Await()
+}
+
+// Launch starts the process and waits for nothing.
+func (g *Gateway) Launch() {
+	g.t.Helper()
+	g.Process = start(g.t, "gateway "+cmp.Or(g.Opts.Name, "gw1"), g.env(), g.bins.Caddy, "run", "--config", g.File())
+}
+
+// Await waits until it serves.
+func (g *Gateway) Await() {
+	g.t.Helper()
 	Eventually(g.t, 20*time.Second, "the gateway serves", func() bool {
 		select {
 		case <-g.Process.Done():
@@ -102,12 +126,12 @@ func (g *Gateway) Caddyfile() string {
 	if o.NoInlineKey {
 		key = ""
 	}
-	if o.Grace == "" {
-		o.Grace = "5s"
+	if o.Redis != "" {
+		o.Global = fmt.Sprintf("\t\tstore redis {\n\t\t\turl %s\n%s\t\t}\n\t\tadvertise 127.0.0.1:%d\n", o.Redis, o.StoreLines, g.UDP) + o.Global
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "{\n\tadmin 127.0.0.1:%d\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s\n\tlog {\n\t\tlevel DEBUG\n\t}\n%s", g.Admin, filepath.Join(g.Dir, "storage"), o.Globals)
-	fmt.Fprintf(&b, "\tfairway {\n\t\tlisten 127.0.0.1:%d\n\t\tname gw1\n\t\tgrace %s\n%s%s\t}\n}\n", g.UDP, o.Grace, key, o.Global)
+	fmt.Fprintf(&b, "{\n\tadmin 127.0.0.1:%d\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s\n\tlog {\n\t\tlevel DEBUG\n\t}\n%s", g.Admin, cmp.Or(o.Storage, filepath.Join(g.Dir, "storage")), o.Globals)
+	fmt.Fprintf(&b, "\tfairway {\n\t\tlisten 127.0.0.1:%d\n\t\tname %s\n\t\tgrace %s\n%s%s\t}\n}\n", g.UDP, cmp.Or(o.Name, "gw1"), cmp.Or(o.Grace, "5s"), key, o.Global)
 	fmt.Fprintf(&b, "http://:%d {\n\tbind 127.0.0.1\n%s\tfairway {\n%s%s\t}\n}\n", g.HTTP, o.SiteLines, auth, o.Site)
 	if o.TLS {
 		fmt.Fprintf(&b, "https://localhost:%d {\n\ttls internal\n\tfairway {\n%s%s\t}\n}\n", g.HTTPS, auth, o.Site)
@@ -173,8 +197,11 @@ type NodeRow struct {
 	Name     string
 	State    string
 	Labels   map[string]string
-	Sessions []struct{ Generation uint64 }
-	Targets  []struct {
+	Sessions []struct {
+		Gateway    string
+		Generation uint64
+	}
+	Targets []struct {
 		Name, Adapter string
 		Reachable     bool
 		Models        []string

@@ -1,0 +1,154 @@
+// Package fleet tests several gateways as one: real Caddy processes, a real Redis, nodes and providers, and what happens when any of them goes.
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairway-edge/fairway/tests/fakeollama"
+	"github.com/fairway-edge/fairway/tests/rig"
+)
+
+func chat(model, more string) string {
+	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"hi"}]%s}`, model, more)
+}
+
+// provider joins a node that has one model of its own.
+func provider(t *testing.T, g *rig.Gateway, name, model string, args ...string) (*rig.Node, *fakeollama.Server) {
+	t.Helper()
+	fake := fakeollama.Start(t, fakeollama.Options{Models: []string{model}})
+	return g.NodeOf(name, fake.URL(), args...), fake
+}
+
+// knows waits until a gateway can use a node.
+func knows(t *testing.T, g *rig.Gateway, node string) {
+	t.Helper()
+	rig.Eventually(t, 10*time.Second, node+" is known", func() bool {
+		row := g.Node(node)
+		return row != nil && row.State == "ready" && len(row.Targets) > 0 && len(row.Targets[0].Models) > 0
+	})
+}
+
+// ask is one request with a bound; 0 stands for no answer.
+func ask(g *rig.Gateway, model, more string) (status int, code, body string, took time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	begin := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL()+"/api/chat", strings.NewReader(chat(model, more)))
+	if err != nil {
+		return 0, "", err.Error(), 0
+	}
+	req.Header.Set("Authorization", "Bearer "+rig.Key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err.Error(), time.Since(begin)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, "", err.Error(), time.Since(begin)
+	}
+	return resp.StatusCode, resp.Header.Get("X-Fairway-Error"), string(b), time.Since(begin)
+}
+
+// served waits until a model is served at a gateway.
+func served(t *testing.T, g *rig.Gateway, model string, within time.Duration) {
+	t.Helper()
+	var last string
+	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		status, code, body, _ := ask(g, model, "")
+		if status == 200 {
+			return
+		}
+		last = fmt.Sprint(status, code, body)
+	}
+	t.Fatalf("%s is not served within %v: %s", model, within, last)
+}
+
+// Two gateways that start at the same moment on an empty storage are one endpoint: one CA, every model at both, one list of nodes.
+func TestTwoGatewaysAreOneEndpoint(t *testing.T) {
+	t.Parallel()
+	f := rig.NewFleet(t, 2, rig.Options{})
+	one, two := f.Gateways[0], f.Gateways[1]
+	provider(t, one, "n1", "a")
+	provider(t, two, "n2", "b")
+	for _, g := range f.Gateways {
+		knows(t, g, "n1")
+		knows(t, g, "n2")
+		for _, model := range []string{"a", "b"} {
+			if status, _, body, _ := ask(g, model, ""); status != 200 || !strings.Contains(body, `"done":true`) {
+				t.Errorf("%s: %d %s", model, status, body)
+			}
+		}
+		if _, body := g.Do("GET", "/api/tags", ""); !strings.Contains(body, `"name":"a"`) || !strings.Contains(body, `"name":"b"`) {
+			t.Errorf("tags: %s", body)
+		}
+		out := g.Fairway("status")
+		for _, want := range []string{"gw1", "gw2", "alive", "redis up"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("status does not say %q:\n%s", want, out)
+			}
+		}
+		if strings.Count(g.Fairway("nodes"), "ready") != 2 {
+			t.Errorf("nodes:\n%s", g.Fairway("nodes"))
+		}
+		if g.Metric("fairway_store_up") != 1 || g.Metric("fairway_store_seconds_count", `op="beat"`) == 0 {
+			t.Error("the store is not in the metrics")
+		}
+	}
+	// A join token is spent once, wherever it is shown first.
+	token := one.JoinToken("n3")
+	two.NodeWith("n3", token)
+	again := one.TryNode("n3", "--token", token)
+	if code := again.Exit(20 * time.Second); code != 3 {
+		t.Errorf("the token was good twice: exit %d", code)
+	}
+	// A drain is the fleet's.
+	one.Fairway("drain", "n2")
+	rig.Eventually(t, 3*time.Second, "n2 is out everywhere", func() bool {
+		status, _, _, _ := ask(two, "b", "")
+		return status == 503
+	})
+	two.Fairway("undrain", "n2")
+	served(t, one, "b", 5*time.Second)
+}
+
+// A gateway that is killed leaves the other serving; its node's models come back with it.
+func TestKilledGateway(t *testing.T) {
+	t.Parallel()
+	f := rig.NewFleet(t, 2, rig.Options{})
+	one, two := f.Gateways[0], f.Gateways[1]
+	provider(t, one, "n1", "a")
+	provider(t, two, "n2", "b")
+	knows(t, one, "n2")
+	knows(t, two, "n1")
+	two.Kill()
+	if status, _, body, _ := ask(one, "a", ""); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	status, code, body, took := ask(one, "b", "")
+	if status != 502 && status != 503 || took > 19*time.Second {
+		t.Errorf("%d %s %s after %v", status, code, body, took)
+	}
+	two.Start()
+	f.Meet()
+	served(t, one, "b", 20*time.Second)
+	// Frozen and thawed: meanwhile nothing hangs, and then all is as before.
+	two.Signal(syscall.SIGSTOP)
+	time.Sleep(7 * time.Second) // longer than the store believes in it
+	if status, _, body, _ := ask(one, "a", ""); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body, took := ask(one, "b", ""); status == 200 || took > 19*time.Second {
+		t.Errorf("%d %s after %v", status, body, took)
+	}
+	two.Signal(syscall.SIGCONT)
+	served(t, one, "b", 20*time.Second)
+	served(t, two, "a", 20*time.Second)
+}

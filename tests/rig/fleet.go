@@ -1,0 +1,81 @@
+package rig
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Fleet is several gateways on one Redis and one storage.
+type Fleet struct {
+	Redis    *Redis
+	Gateways []*Gateway
+}
+
+// NewFleet starts n gateways, gw1 and so on, at the same time, and waits until each serves and executes for each other.
+func NewFleet(t testing.TB, n int, o Options) *Fleet {
+	t.Helper()
+	f := &Fleet{Redis: NewRedis(t)}
+	o.Storage, o.Redis = t.TempDir(), f.Redis.URL()
+	for i := range n {
+		o.Name = fmt.Sprintf("gw%d", i+1)
+		f.Gateways = append(f.Gateways, gatewayOf(t, o))
+	}
+	for _, g := range f.Gateways {
+		g.Launch()
+	}
+	for _, g := range f.Gateways {
+		g.Await()
+	}
+	f.Meet()
+	return f
+}
+
+// PeerRow is a gateway in a row of /fairway/status.
+type PeerRow struct {
+	Gateway, State string
+	Serves, Uses   bool
+	LagMS          int64 `json:"lag_ms"`
+}
+
+// StatusRow is a row of /fairway/status.
+type StatusRow struct {
+	Gateway string
+	Epoch   uint64
+	Store   struct {
+		Type, Where string
+		Up          bool
+		LagMS       int64 `json:"lag_ms"`
+	}
+	Gateways []PeerRow
+	Runs     int `json:"runs_in_flight"`
+}
+
+// Status is the gateway's own; nil when it does not answer.
+func (g *Gateway) Status() *StatusRow {
+	var rows []StatusRow
+	if g.AdminGet("/fairway/status", &rows) != nil || len(rows) != 1 {
+		return nil
+	}
+	return &rows[0]
+}
+
+// Meet waits until every gateway that runs executes for every other.
+func (f *Fleet) Meet() {
+	g := f.Gateways[0]
+	g.t.Helper()
+	Eventually(g.t, 20*time.Second, "the gateways are connected", func() bool {
+		for _, g := range f.Gateways {
+			s := g.Status()
+			if s == nil || len(s.Gateways) != len(f.Gateways) {
+				return false
+			}
+			for _, p := range s.Gateways {
+				if p.Gateway != s.Gateway && !(p.Serves && p.Uses && p.State == "alive") {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}

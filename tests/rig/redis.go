@@ -1,0 +1,194 @@
+package rig
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Redis is a redis-server that keeps nothing, and a way to it that can be cut.
+type Redis struct {
+	*Process
+	t    testing.TB
+	port int
+	way  *tcpWay
+}
+
+// NewRedis starts one, until the test ends.
+func NewRedis(t testing.TB) *Redis {
+	t.Helper()
+	r := &Redis{t: t, port: FreePort(t, "tcp")}
+	r.way = newTCPWay(t, fmt.Sprintf("127.0.0.1:%d", r.port))
+	r.Start()
+	return r
+}
+
+// Start starts the process, again after a Kill: empty.
+func (r *Redis) Start() {
+	r.t.Helper()
+	program, err := exec.LookPath("redis-server")
+	if err != nil {
+		r.t.Skip("redis-server is missing: install the package redis-server, as tests/run.sh does")
+	}
+	r.Process = start(r.t, "redis", nil, program, "--port", fmt.Sprint(r.port), "--bind", "127.0.0.1", "--dir", r.t.TempDir(), "--save", "", "--appendonly", "no")
+	Eventually(r.t, 10*time.Second, "redis answers", func() bool { return r.Command("PING") == "+PONG" })
+}
+
+// URL is where gateways find it, by the way that can be cut.
+func (r *Redis) URL() string { return "redis://" + r.way.addr() }
+
+// Command sends one command of simple words, not by the way that can be cut, and returns the first line of the answer; empty when there is none.
+func (r *Redis) Command(words string) string {
+	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", r.port), time.Second)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := io.WriteString(c, words+"\r\n"); err != nil {
+		return ""
+	}
+	buf := make([]byte, 4096)
+	n, _ := c.Read(buf)
+	for i := range n {
+		if buf[i] == '\r' {
+			return string(buf[:i])
+		}
+	}
+	return ""
+}
+
+// Cut ends the connections by the way and refuses new ones; Hole lets them stand and swallows what they carry; Mend undoes both.
+func (r *Redis) Cut()  { r.way.set(wayCut) }
+func (r *Redis) Hole() { r.way.set(wayHole) }
+func (r *Redis) Mend() { r.way.set(wayOpen) }
+
+// Freeze and Thaw stop and continue the process.
+func (r *Redis) Freeze() { r.Signal(syscall.SIGSTOP) }
+func (r *Redis) Thaw()   { r.Signal(syscall.SIGCONT) }
+
+const (
+	wayOpen = iota
+	wayCut
+	wayHole
+)
+
+// tcpWay passes TCP connections on, or does not.
+type tcpWay struct {
+	to    string
+	front net.Listener
+	wg    sync.WaitGroup
+
+	mu    sync.Mutex
+	mode  int                   // guarded by mu
+	conns map[net.Conn]struct{} // guarded by mu
+}
+
+func newTCPWay(t testing.TB, to string) *tcpWay {
+	t.Helper()
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &tcpWay{to: to, front: front, conns: map[net.Conn]struct{}{}}
+	w.wg.Go(w.accept)
+	t.Cleanup(func() {
+		front.Close()
+		w.set(wayCut)
+		w.wg.Wait()
+	})
+	return w
+}
+
+func (w *tcpWay) addr() string { return w.front.Addr().String() }
+
+func (w *tcpWay) set(mode int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mode == mode {
+		return
+	}
+	// What stood in a hole has lost bytes: it is of no use any more.
+	if mode == wayCut || w.mode == wayHole {
+		for c := range w.conns {
+			c.Close()
+		}
+	}
+	w.mode = mode
+}
+
+func (w *tcpWay) open() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mode == wayOpen
+}
+
+func (w *tcpWay) accept() {
+	for {
+		c, err := w.front.Accept()
+		if err != nil {
+			return
+		}
+		w.wg.Go(func() { w.serve(c) })
+	}
+}
+
+// keep remembers c, to be closed with the way.
+func (w *tcpWay) keep(c net.Conn) (ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mode == wayCut {
+		return false
+	}
+	w.conns[c] = struct{}{}
+	return true
+}
+
+func (w *tcpWay) drop(c net.Conn) {
+	c.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
+}
+
+func (w *tcpWay) serve(c net.Conn) {
+	defer w.drop(c)
+	if !w.keep(c) {
+		return
+	}
+	d, err := net.DialTimeout("tcp", w.to, time.Second)
+	if err != nil {
+		return
+	}
+	defer w.drop(d)
+	if !w.keep(d) {
+		return
+	}
+	var both sync.WaitGroup
+	defer both.Wait()
+	both.Go(func() { w.copy(c, d); c.Close() })
+	w.copy(d, c)
+	d.Close()
+	c.Close()
+}
+
+// copy passes bytes on while the way is open, and loses them in a hole.
+func (w *tcpWay) copy(to, from net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && w.open() {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
