@@ -19,7 +19,7 @@ func NewFleet(t testing.TB, n int, o Options) *Fleet {
 	o.Storage, o.Redis = t.TempDir(), f.Redis.URL()
 	for i := range n {
 		o.Name = fmt.Sprintf("gw%d", i+1)
-		f.Gateways = append(f.Gateways, gatewayOf(t, o))
+		f.Gateways = append(f.Gateways, Unstarted(t, o))
 	}
 	for _, g := range f.Gateways {
 		g.Launch()

@@ -53,13 +53,13 @@ type Gateway struct {
 // NewGateway starts a gateway and waits until it serves.
 func NewGateway(t testing.TB, o Options) *Gateway {
 	t.Helper()
-	g := gatewayOf(t, o)
+	g := Unstarted(t, o)
 	g.Start()
 	return g
 }
 
-// gatewayOf is a gateway that is not started.
-func gatewayOf(t testing.TB, o Options) *Gateway {
+// Unstarted is a gateway whose process is not there yet: see Launch.
+func Unstarted(t testing.TB, o Options) *Gateway {
 	t.Helper()
 	g := &Gateway{
 		t: t, bins: Build(t), Dir: t.TempDir(), HTTP: FreePort(t, "tcp"), HTTPS: FreePort(t, "tcp"), Admin: FreePort(t, "tcp"), UDP: FreePort(t, "udp"), Opts: o,

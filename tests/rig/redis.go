@@ -68,6 +68,15 @@ func (r *Redis) Cut()  { r.way.set(wayCut) }
 func (r *Redis) Hole() { r.way.set(wayHole) }
 func (r *Redis) Mend() { r.way.set(wayOpen) }
 
+// PointTo makes the way lead to another server: connections end, new ones go there.
+func (r *Redis) PointTo(other *Redis) {
+	r.way.set(wayCut)
+	r.way.mu.Lock()
+	r.way.to = fmt.Sprintf("127.0.0.1:%d", other.port)
+	r.way.mu.Unlock()
+	r.way.set(wayOpen)
+}
+
 // Freeze and Thaw stop and continue the process.
 func (r *Redis) Freeze() { r.Signal(syscall.SIGSTOP) }
 func (r *Redis) Thaw()   { r.Signal(syscall.SIGCONT) }
@@ -80,11 +89,11 @@ const (
 
 // tcpWay passes TCP connections on, or does not.
 type tcpWay struct {
-	to    string
 	front net.Listener
 	wg    sync.WaitGroup
 
 	mu    sync.Mutex
+	to    string                // guarded by mu
 	mode  int                   // guarded by mu
 	conns map[net.Conn]struct{} // guarded by mu
 }
@@ -161,7 +170,10 @@ func (w *tcpWay) serve(c net.Conn) {
 	if !w.keep(c) {
 		return
 	}
-	d, err := net.DialTimeout("tcp", w.to, time.Second)
+	w.mu.Lock()
+	to := w.to
+	w.mu.Unlock()
+	d, err := net.DialTimeout("tcp", to, time.Second)
 	if err != nil {
 		return
 	}
