@@ -103,7 +103,7 @@ func TestE02_ReadOnlyPrimary(t *testing.T) {
 	}
 	rig.Eventually(t, 10*time.Second, "the store is read-only", func() bool { s := g.Status(); return s != nil && !s.Store.Up })
 	time.Sleep(long(8*time.Second, 20*time.Second))
-	f.Redis.PointTo(fresh)
+	f.Ways[0].PointTo(fresh)
 	rig.Eventually(t, 10*time.Second, "writing again", func() bool {
 		_, err := g.Run("fairway", "drain", "n1", "--address", fmt.Sprintf("127.0.0.1:%d", g.Admin))
 		return err == nil

@@ -48,6 +48,9 @@ func (r Record) Header(name string) (values []string) {
 	return values
 }
 
+// Began is the moment from which Records count.
+func (s *Server) Began() time.Time { return s.start }
+
 // Stats are the server's gauges and counters.
 type Stats struct {
 	Models    []string         `json:"models"`

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -10,16 +11,28 @@ import (
 type Fleet struct {
 	Redis    *Redis
 	Gateways []*Gateway
+	Ways     []*Way   // from each gateway to Redis
+	Relays   []*Relay // from the other gateways to each
 }
 
-// NewFleet starts n gateways, gw1 and so on, at the same time, and waits until each serves and executes for each other.
+// NewFleet starts n gateways, gw1 and so on, at the same time, and waits until each serves and executes for each other. The word GATEWAY in the options' lines becomes
+// the name.
 func NewFleet(t testing.TB, n int, o Options) *Fleet {
 	t.Helper()
 	f := &Fleet{Redis: NewRedis(t)}
-	o.Storage, o.Redis = t.TempDir(), f.Redis.URL()
+	storage := t.TempDir()
 	for i := range n {
-		o.Name = fmt.Sprintf("gw%d", i+1)
-		f.Gateways = append(f.Gateways, Unstarted(t, o))
+		o := o
+		o.Name, o.Storage = fmt.Sprintf("gw%d", i+1), storage
+		named := strings.NewReplacer("GATEWAY", o.Name)
+		o.Global, o.SiteLines = named.Replace(o.Global), named.Replace(o.SiteLines)
+		f.Ways = append(f.Ways, f.Redis.NewWay())
+		o.Redis = f.Ways[i].URL()
+		g := Unstarted(t, o)
+		f.Relays = append(f.Relays, NewRelay(t, g.Addr()))
+		g.Opts.Advertise = f.Relays[i].Port()
+		g.Write(g.Caddyfile())
+		f.Gateways = append(f.Gateways, g)
 	}
 	for _, g := range f.Gateways {
 		g.Launch()

@@ -35,6 +35,7 @@ type Options struct {
 	Storage     string // a directory; default one of its own
 	Redis       string // the URL of a shared store
 	StoreLines  string // further lines of its block
+	Advertise   int    // the UDP port that it tells the others; default its own
 }
 
 // Gateway is a Caddy with the module.
@@ -127,7 +128,7 @@ func (g *Gateway) Caddyfile() string {
 		key = ""
 	}
 	if o.Redis != "" {
-		o.Global = fmt.Sprintf("\t\tstore redis {\n\t\t\turl %s\n%s\t\t}\n\t\tadvertise 127.0.0.1:%d\n", o.Redis, o.StoreLines, g.UDP) + o.Global
+		o.Global = fmt.Sprintf("\t\tstore redis {\n\t\t\turl %s\n%s\t\t}\n\t\tadvertise 127.0.0.1:%d\n", o.Redis, o.StoreLines, cmp.Or(o.Advertise, g.UDP)) + o.Global
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\n\tadmin 127.0.0.1:%d\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s\n\tlog {\n\t\tlevel DEBUG\n\t}\n%s", g.Admin, cmp.Or(o.Storage, filepath.Join(g.Dir, "storage")), o.Globals)

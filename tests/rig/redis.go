@@ -14,18 +14,24 @@ import (
 // Redis is a redis-server that keeps nothing, and a way to it that can be cut.
 type Redis struct {
 	*Process
+	*Way
 	t    testing.TB
 	port int
-	way  *tcpWay
 }
 
 // NewRedis starts one, until the test ends.
 func NewRedis(t testing.TB) *Redis {
 	t.Helper()
 	r := &Redis{t: t, port: FreePort(t, "tcp")}
-	r.way = newTCPWay(t, fmt.Sprintf("127.0.0.1:%d", r.port))
+	r.Way = r.NewWay()
 	r.Start()
 	return r
+}
+
+// NewWay is a further way to the server.
+func (r *Redis) NewWay() *Way {
+	r.t.Helper()
+	return newWay(r.t, fmt.Sprintf("127.0.0.1:%d", r.port))
 }
 
 // Start starts the process, again after a Kill: empty.
@@ -39,8 +45,8 @@ func (r *Redis) Start() {
 	Eventually(r.t, 10*time.Second, "redis answers", func() bool { return r.Command("PING") == "+PONG" })
 }
 
-// URL is where gateways find it, by the way that can be cut.
-func (r *Redis) URL() string { return "redis://" + r.way.addr() }
+// URL is where gateways find the server by this way.
+func (w *Way) URL() string { return "redis://" + w.front.Addr().String() }
 
 // Command sends one command of simple words, not by the way that can be cut, and returns the first line of the answer; empty when there is none.
 func (r *Redis) Command(words string) string {
@@ -64,17 +70,17 @@ func (r *Redis) Command(words string) string {
 }
 
 // Cut ends the connections by the way and refuses new ones; Hole lets them stand and swallows what they carry; Mend undoes both.
-func (r *Redis) Cut()  { r.way.set(wayCut) }
-func (r *Redis) Hole() { r.way.set(wayHole) }
-func (r *Redis) Mend() { r.way.set(wayOpen) }
+func (w *Way) Cut()  { w.set(wayCut) }
+func (w *Way) Hole() { w.set(wayHole) }
+func (w *Way) Mend() { w.set(wayOpen) }
 
 // PointTo makes the way lead to another server: connections end, new ones go there.
-func (r *Redis) PointTo(other *Redis) {
-	r.way.set(wayCut)
-	r.way.mu.Lock()
-	r.way.to = fmt.Sprintf("127.0.0.1:%d", other.port)
-	r.way.mu.Unlock()
-	r.way.set(wayOpen)
+func (w *Way) PointTo(other *Redis) {
+	w.set(wayCut)
+	w.mu.Lock()
+	w.to = fmt.Sprintf("127.0.0.1:%d", other.port)
+	w.mu.Unlock()
+	w.set(wayOpen)
 }
 
 // Freeze and Thaw stop and continue the process.
@@ -87,8 +93,8 @@ const (
 	wayHole
 )
 
-// tcpWay passes TCP connections on, or does not.
-type tcpWay struct {
+// Way passes TCP connections on, or does not.
+type Way struct {
 	front net.Listener
 	wg    sync.WaitGroup
 
@@ -98,13 +104,13 @@ type tcpWay struct {
 	conns map[net.Conn]struct{} // guarded by mu
 }
 
-func newTCPWay(t testing.TB, to string) *tcpWay {
+func newWay(t testing.TB, to string) *Way {
 	t.Helper()
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &tcpWay{to: to, front: front, conns: map[net.Conn]struct{}{}}
+	w := &Way{to: to, front: front, conns: map[net.Conn]struct{}{}}
 	w.wg.Go(w.accept)
 	t.Cleanup(func() {
 		front.Close()
@@ -114,9 +120,7 @@ func newTCPWay(t testing.TB, to string) *tcpWay {
 	return w
 }
 
-func (w *tcpWay) addr() string { return w.front.Addr().String() }
-
-func (w *tcpWay) set(mode int) {
+func (w *Way) set(mode int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mode == mode {
@@ -131,13 +135,13 @@ func (w *tcpWay) set(mode int) {
 	w.mode = mode
 }
 
-func (w *tcpWay) open() bool {
+func (w *Way) open() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mode == wayOpen
 }
 
-func (w *tcpWay) accept() {
+func (w *Way) accept() {
 	for {
 		c, err := w.front.Accept()
 		if err != nil {
@@ -148,7 +152,7 @@ func (w *tcpWay) accept() {
 }
 
 // keep remembers c, to be closed with the way.
-func (w *tcpWay) keep(c net.Conn) (ok bool) {
+func (w *Way) keep(c net.Conn) (ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mode == wayCut {
@@ -158,14 +162,14 @@ func (w *tcpWay) keep(c net.Conn) (ok bool) {
 	return true
 }
 
-func (w *tcpWay) drop(c net.Conn) {
+func (w *Way) drop(c net.Conn) {
 	c.Close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.conns, c)
 }
 
-func (w *tcpWay) serve(c net.Conn) {
+func (w *Way) serve(c net.Conn) {
 	defer w.drop(c)
 	if !w.keep(c) {
 		return
@@ -190,7 +194,7 @@ func (w *tcpWay) serve(c net.Conn) {
 }
 
 // copy passes bytes on while the way is open, and loses them in a hole.
-func (w *tcpWay) copy(to, from net.Conn) {
+func (w *Way) copy(to, from net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
