@@ -15,6 +15,7 @@ type table struct {
 	started time.Time
 	rows    []string
 	leases  []string // rows of leaseTable
+	fleets  []string // rows of fleetTable
 	samples map[[2]string][]float64
 }
 
@@ -60,6 +61,7 @@ func (t *table) markdown() string {
 		}
 	}
 	t.leaseTable(&b)
+	t.fleetTable(&b)
 	return b.String()
 }
 
