@@ -96,7 +96,7 @@ func run(t *testing.T, path string, args ...string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(context.Background(), path, args...)
-	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir, "HOME="+dir)
+	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir, "HOME="+dir, "GATEWAY=gw1", "FAIRWAY_KEY=fw_example-key-of-a-test-0123456789abcdef")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -105,7 +105,8 @@ func run(t *testing.T, path string, args ...string) (string, error) {
 func TestCaddyfiles(t *testing.T) {
 	t.Parallel()
 	caddy := rig.Build(t).Caddy
-	all := append(blocks(t, "caddyfile"), block{page: "Caddyfile.example", lang: "caddyfile", text: read(t, "Caddyfile.example")})
+	all := append(blocks(t, "caddyfile"), block{page: "Caddyfile.example", lang: "caddyfile", text: read(t, "Caddyfile.example")},
+		block{page: "packaging/compose/Caddyfile", lang: "caddyfile", text: strings.ReplaceAll(read(t, "packaging/compose/Caddyfile"), "file_system /data", "file_system "+t.TempDir())})
 	if len(all) < 5 {
 		t.Fatalf("only %d examples were found", len(all))
 	}
@@ -117,6 +118,9 @@ func TestCaddyfiles(t *testing.T) {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte("fw_example-key-of-a-test-0123456789abcdef\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, "redis.url"), []byte("redis://redis.example.com:6379/0\n"), 0o600); err != nil {
+				t.Fatal(err)
 			}
 			file := filepath.Join(dir, "Caddyfile")
 			text := strings.ReplaceAll(b.text, "/etc/fairway", dir)
@@ -150,7 +154,7 @@ func TestFlags(t *testing.T) {
 // TestOptions compares caddyfile.md's tables with the words that the parser knows.
 func TestOptions(t *testing.T) {
 	t.Parallel()
-	code := read(t, "caddymodule/caddyfile_app.go") + read(t, "caddymodule/caddyfile_handler.go")
+	code := read(t, "caddymodule/caddyfile_app.go") + read(t, "caddymodule/sharedstore.go") + read(t, "caddymodule/caddyfile_handler.go")
 	words := find(code, `"([a-z_]+)":\s*(?:text|texts|\{)`)
 	if len(words) < 15 {
 		t.Fatalf("only %d options were found in the parser: %v", len(words), words)
