@@ -15,7 +15,7 @@
 //     [ParseContract] and [ContractOperator].
 //  2. [Place] decides where it runs, by a table, from what is known of the nodes and the cloud, and says why.
 //  3. The gates: [Redaction] on the input, [Budget] with [Operator.Tokens], and, where the request names an action, [Tools] and [Approval]. A no
-//     is a [Denial], and [Denied] makes a result of it.
+//     is a [Denial], and [Denied] makes a result of it. [Gates] are all of these in their order.
 //  4. [Operator.ChatBody] is the request to the provider, which is held to [Operator.Format] while it generates.
 //  5. A [Transcript] reads the provider's answer as it comes.
 //  6. [Operator.Judge] makes the result: it parses what was said, validates it, and looks every value up again.
@@ -29,6 +29,11 @@
 // case-sensitive substring. A value of one or two letters has to stand there as a word of its own, for as part of a word it would be in nearly
 // every text. What is in none becomes the contract's sentinel. A closed-set value has to be one of the author's labels, in any case and
 // spacing; the output has the author's spelling. Lengths and offsets are Unicode code points.
+//
+// # The cloud
+//
+// A goal runs in the cloud, as a job: [GoalBody] submits it, [ParseJob] reads what the cloud says of it, [Job.Step] is what it asks for next, and
+// [Job.Result] the result. [WorkflowRequest] makes the calls on workflows of one's own, and [PermitWorkflow] says what is one.
 //
 // # Schemas
 //

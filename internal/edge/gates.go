@@ -67,3 +67,32 @@ func (t Tools) Check(tool string) *Denial {
 	}
 	return nil
 }
+
+// Gates are the gates that a run has to pass before anything of it leaves, as one side is configured. The zero value has the defaults: nothing is
+// taken out of the texts, and no tool is permitted.
+type Gates struct {
+	Redaction Redaction
+	Budget    Budget
+	Tools     Tools
+	Approval  Approval
+}
+
+// Admit holds a request to the gates, and gives its input as it may leave. What the answer is grounded in afterwards is that.
+func (g Gates) Admit(r *Request) (Input, *Denial) {
+	if a := r.Action; a != nil {
+		if no := g.Tools.Check(a.Tool); no != nil {
+			return nil, no
+		}
+		if no := g.Approval.Check(*a); no != nil {
+			return nil, no
+		}
+	}
+	in, no := g.Redaction.Apply(r.Operator, r.Input)
+	if no != nil {
+		return nil, no
+	}
+	if no := g.Budget.Check(r.Operator.Tokens(in)); no != nil {
+		return nil, no
+	}
+	return in, nil
+}

@@ -76,12 +76,18 @@ func (o *Operator) ChatBody(p Provider, in Input, stream bool) ([]byte, error) {
 	})
 }
 
+// LoadBody is the request by which Ollama's /api/chat loads a model and says nothing. It asks for the context that most runs need: with another
+// one Ollama would load the model again for the first of them.
+func LoadBody(model string) ([]byte, error) {
+	return plainJSON(ollamaChat{Model: model, Messages: []message{}, Options: ollamaOptions{NumCtx: leastCtx, NumPredict: numPredict}})
+}
+
 type ollamaChat struct {
 	Model    string          `json:"model"`
 	Messages []message       `json:"messages"`
 	Stream   bool            `json:"stream"`
 	Think    bool            `json:"think"` // never: a budget of 1024 tokens is soon thought away
-	Format   json.RawMessage `json:"format"`
+	Format   json.RawMessage `json:"format,omitempty"`
 	Options  ollamaOptions   `json:"options"`
 }
 

@@ -16,6 +16,19 @@ type Source struct {
 // Input is what a run is about, in the order in which the caller gave it: the texts of an operator, or the slots of a goal.
 type Input []Source
 
+// MarshalJSON implements [json.Marshaler]: the object that a request has as its input.
+func (in Input) MarshalJSON() ([]byte, error) {
+	b := []byte{'{'}
+	for i, src := range in {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, src.Name), ':')
+		b = appendString(b, src.Text)
+	}
+	return append(b, '}'), nil
+}
+
 // shortValue is the length, in code points, under which a value has to stand as words of its own: "a" is in nearly every text.
 const shortValue = 3
 
