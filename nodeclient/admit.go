@@ -1,6 +1,7 @@
 package nodeclient
 
 import (
+	"net/http"
 	"sync"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
@@ -17,13 +18,13 @@ type credits struct {
 	perModel, perTarget int
 
 	mu     sync.Mutex
-	used   map[string]int // guarded by mu; by model
-	total  int            // guarded by mu
-	hungry bool           // guarded by mu: a run was refused, and no Status has said since that there is room
+	used   map[string]int  // guarded by mu; by model
+	total  int             // guarded by mu
+	hungry map[*vault]bool // guarded by mu: sessions of which a run was refused, and whose gateways were not told since that there is room
 }
 
 func newCredits(perModel, perTarget int) *credits {
-	return &credits{perModel: perModel, perTarget: perTarget, used: make(map[string]int)}
+	return &credits{perModel: perModel, perTarget: perTarget, used: make(map[string]int), hungry: make(map[*vault]bool)}
 }
 
 // take takes one credit, if there is one.
@@ -38,30 +39,49 @@ func (c *credits) take(model string) bool {
 	return true
 }
 
-// give returns a credit. It reports whether the gateways wait to hear of it.
-func (c *credits) give(model string) bool {
+// give returns a credit, and the sessions whose gateways are to hear of it: all that wait, since the node cannot know which of them still has a run for it.
+func (c *credits) give(model string) (tell []*vault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--
 	if c.used[model]--; c.used[model] == 0 {
 		delete(c.used, model)
 	}
-	hungry := c.hungry
-	c.hungry = false
-	return hungry
+	for v := range c.hungry {
+		tell = append(tell, v)
+	}
+	clear(c.hungry)
+	return tell
 }
 
-// refused notes, once the refusal is on its way, that gateways take the target for full. It reports whether a credit of model has become free
-// meanwhile, so that they must be told now.
-func (c *credits) refused(model string) bool {
+// refused notes, once the refusal is on its way, that the gateway of v takes the target for full. It reports whether a credit of model has become free
+// meanwhile, so that it must be told now.
+func (c *credits) refused(model string, v *vault) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hungry = true
 	if c.used[model] >= c.perModel || c.total >= c.perTarget {
+		c.hungry[v] = true
 		return false
 	}
-	c.hungry = false
 	return true
+}
+
+// roomFor reports whether the target has a free credit; if not, the gateway of v waits for the next one.
+func (c *credits) roomFor(v *vault) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.total >= c.perTarget {
+		c.hungry[v] = true
+		return false
+	}
+	return true
+}
+
+// forget drops a session that has ended.
+func (c *credits) forget(v *vault) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.hungry, v)
 }
 
 func (c *credits) inUse() int {
@@ -91,13 +111,20 @@ func (c *Client) admit(r *tunnel.NodeRun, v *vault) (a admission, refusal *tunne
 	o := r.Open
 	t := c.targetFor(o)
 	switch {
-	case o.Kind != tunnel.KindTunnel:
-		return a, elsewhere(tunnel.CodeUnsupportedKind, "this node serves no typed runs"), nil
+	case o.Kind != tunnel.KindTunnel && o.Kind != tunnel.KindEdge:
+		return a, elsewhere(tunnel.CodeUnsupportedKind, "this node knows no runs of that kind"), nil
 	case t == nil:
 		return a, elsewhere(tunnel.CodeUnknownTarget, "no such target here"), nil
 	}
 	a.target = t
-	if a.endpoint = c.allow.permits(o.Method, string(o.Path)); a.endpoint == nil {
+	method, path := o.Method, string(o.Path)
+	if o.Kind == tunnel.KindEdge {
+		if fault := typedFault(o); fault != "" {
+			return a, elsewhere(tunnel.CodeBadRun, fault), nil
+		}
+		method, path = http.MethodPost, chatPath(t.kind)
+	}
+	if a.endpoint = c.allow.permits(method, path); a.endpoint == nil {
 		return a, never(tunnel.CodeNotAllowed, "this node's owner does not allow it"), nil
 	}
 	if r.Lease != nil {
@@ -121,14 +148,14 @@ func (c *Client) admit(r *tunnel.NodeRun, v *vault) (a admission, refusal *tunne
 		f := elsewhere(tunnel.CodeNodeBusy, "no credit is free")
 		f.NoCredit = true
 		return a, f, func() {
-			if t.credits.refused(model) {
-				t.freed()
+			if t.credits.refused(model, v) {
+				v.owed.add(t)
 			}
 		}
 	}
 	a.release = func() {
-		if t.credits.give(model) {
-			t.freed()
+		for _, waits := range t.credits.give(model) {
+			waits.owed.add(t)
 		}
 	}
 	return a, nil, nil

@@ -2,6 +2,7 @@ package nodeclient
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,16 +52,21 @@ func TestCredits(t *testing.T) {
 	take("a", false)
 	take("b", true)
 	take("b", false) // of the target
-	if c.refused("b") {
+	one, two, three := new(vault), new(vault), new(vault)
+	if c.refused("b", one) || c.refused("b", two) || c.refused("b", three) {
 		t.Error("there is room for b")
 	}
-	if !c.give("a") {
-		t.Error("nobody hears of a freed credit")
+	c.forget(three)
+	if tell := c.give("a"); len(tell) != 2 || slices.Contains(tell, three) || tell[0] == tell[1] {
+		t.Errorf("%d of two gateways hear of a freed credit", len(tell))
 	}
-	if c.give("a") {
+	if !c.roomFor(one) {
+		t.Error("no room")
+	}
+	if tell := c.give("a"); len(tell) != 0 {
 		t.Error("heard of twice")
 	}
-	if !c.refused("a") {
+	if !c.refused("a", one) {
 		t.Error("a credit that became free meanwhile is not told of")
 	}
 	c.give("b")

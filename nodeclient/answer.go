@@ -36,12 +36,8 @@ func (x *run) answer(ctx context.Context, resp *adapter.Response) {
 	}
 	var body io.Reader = resp.Body
 	if x.declined(resp.Status) {
-		if resp.Status == http.StatusNotFound {
-			poke(x.target.at) // the inventory was wrong
-		}
-		n, err := io.ReadFull(resp.Body, buf[:maxAnswer+1])
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && complete(resp) {
-			x.refuseWith(resp, buf[:n])
+		n, whole := x.decline(resp, buf)
+		if whole {
 			return
 		}
 		// Too long for a refusal, or cut: an answer like any other.
@@ -68,6 +64,19 @@ func (x *run) echoes(hs []adapter.Header) bool {
 // hold the model, or its queue is full.
 func (x *run) declined(status int) bool {
 	return x.endpoint.Action == ollama.Route && (status == http.StatusNotFound || status == http.StatusServiceUnavailable)
+}
+
+// decline refuses the run with the provider's own answer, which must be whole and short; otherwise it returns what it has read of it into buf.
+func (x *run) decline(resp *adapter.Response, buf *[pieceSize]byte) (n int, whole bool) {
+	if resp.Status == http.StatusNotFound {
+		poke(x.target.at) // the inventory was wrong
+	}
+	n, err := io.ReadFull(resp.Body, buf[:maxAnswer+1])
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && complete(resp) {
+		x.refuseWith(resp, buf[:n])
+		return n, true
+	}
+	return n, false
 }
 
 // complete tells whether a body that gave io.ErrUnexpectedEOF to io.ReadFull was read to its end: ReadFull says the same of a short body and

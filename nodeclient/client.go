@@ -3,10 +3,13 @@
 //
 // The life of one session, and the file that holds each step:
 //
+//	which gateways there are, a session with each      entry.go, seats.go
 //	resolve and dial, one address after the other      dial.go, backoff.go
 //	register, remember the generation                  session.go, state.go
 //	probe the providers, Ready, then Status on change  ready.go, watch.go, delta.go
 //	per run: allow, admit, connect, accept, stream     allow.go, admit.go, serve.go, answer.go
+//	per typed run: ask and judge, too                  edgerun.go, edgeask.go
+//	tell those that were refused of a free credit      owed.go
 //	drain, close                                       drain.go
 //	join with a token, renew the certificate           enroll.go, renew.go
 //	tell `fairway-node status`                         status.go
@@ -35,6 +38,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/internal/pki"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
 	"github.com/fairway-edge/fairway/nodeclient/demo"
@@ -72,7 +76,8 @@ type Target struct {
 type Config struct {
 	// Identity is required.
 	Identity Identity
-	// Gateways are addresses, host:port. The node keeps a session with each.
+	// Gateways are addresses, host:port. The node keeps a session with each gateway behind each of them, at most 32 in all; a gateway that is reached by
+	// several has one.
 	Gateways []string
 	// StateDir keeps watermarks, the lock and the status socket. Empty: none of them, as for an embedded node.
 	StateDir string
@@ -89,6 +94,8 @@ type Config struct {
 	LeaseIssuers []string
 	// Allow permits management endpoints, as METHOD:PATH.
 	Allow []string
+	// Gates are this node's own for typed runs, besides the gateway's. Without Tools it is the gateway that says which tools there are.
+	Gates edge.Gates
 	// Grace is how long open runs may go on once the node drains; 0 is 30 s, below 0 none.
 	Grace time.Duration
 	// Log may be nil.
@@ -109,13 +116,18 @@ type Client struct {
 	log      *zap.Logger
 	instance []byte // of this process; never stored
 	lookup   lookup
-	allow    allowList
-	targets  []*target
-	links    []*link
-	marks    watermarks
-	places   atomic.Int32 // uncounted runs that are open
-	runs     atomic.Int32 // all runs that are open
-	name     atomic.Pointer[string]
+	// resolveEvery is how often names are resolved while nothing is dialled.
+	resolveEvery time.Duration
+	allow        allowList
+	targets      []*target
+	entries      []*entry
+	seats        *seats
+	marks        watermarks
+	places       atomic.Int32 // uncounted runs that are open
+	runs         atomic.Int32 // all runs that are open
+	linked       atomic.Int32 // links that have not ended
+	tooMany      atomic.Bool  // the warning about too many gateways was given
+	name         atomic.Pointer[string]
 
 	identity atomic.Pointer[pki.Identity] // the newest; nil until a link has got one
 	renewing sync.Mutex                   // held while an expired leaf is renewed
@@ -137,7 +149,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Grace = defaultGrace
 	}
 	cfg.Software = cfg.Software[:min(len(cfg.Software), maxSoftware)]
-	c := &Client{cfg: cfg, log: cfg.Log, instance: make([]byte, 16), lookup: net.DefaultResolver.LookupNetIP}
+	c := &Client{cfg: cfg, log: cfg.Log, instance: make([]byte, 16), lookup: net.DefaultResolver.LookupNetIP, resolveEvery: resolveEvery, seats: newSeats()}
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
@@ -174,7 +186,7 @@ func (c *Client) fill() (err error) {
 		c.log = zap.NewNop()
 	}
 	for _, addr := range c.cfg.Gateways {
-		c.links = append(c.links, newLink(c, addr))
+		c.entries = append(c.entries, newEntry(c, addr))
 	}
 	return nil
 }
@@ -254,15 +266,15 @@ func (c *Client) Run(ctx context.Context) error {
 		helpers.Go(func() { t.watch(life) })
 	}
 	helpers.Go(func() { c.renewal(life) })
-	return c.serveLinks(ctx)
+	return c.serveEntries(ctx)
 }
 
-// serveLinks runs every link to its end. A gateway that refuses for good ends its own link; only when all have, the node ends.
-func (c *Client) serveLinks(ctx context.Context) error {
-	errs := make([]error, len(c.links))
+// serveEntries runs every entry to its end. A gateway that refuses for good ends its own; only when all have, the node ends.
+func (c *Client) serveEntries(ctx context.Context) error {
+	errs := make([]error, len(c.entries))
 	var wg sync.WaitGroup
-	for i, l := range c.links {
-		wg.Go(func() { errs[i] = l.run(ctx) })
+	for i, e := range c.entries {
+		wg.Go(func() { errs[i] = e.run(ctx) })
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
@@ -276,10 +288,15 @@ func (c *Client) Close() { c.cutNow() }
 
 // notify wakes what tells the gateways of changes.
 func (c *Client) notify() {
-	for _, l := range c.links {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+	for _, l := range c.links() {
+		poke(l.wake)
 	}
+}
+
+// links returns the links of all entries.
+func (c *Client) links() (out []*link) {
+	for _, e := range c.entries {
+		out = append(out, e.all()...)
+	}
+	return out
 }

@@ -168,7 +168,7 @@ func TestStatusWithoutUnixSockets(t *testing.T) {
 
 func TestTwoGateways(t *testing.T) {
 	a := newGateway(t)
-	b := newGatewayOf(t, a.ca)
+	b := newGatewayAt(t, a.ca, "gw2", "127.0.0.1:0")
 	cfg := a.config(newProvider())
 	cfg.Gateways = append(cfg.Gateways, b.addr)
 	c, _, _ := a.node(cfg)

@@ -20,13 +20,14 @@ const (
 // told is what one session's gateway knows of each target. Only the session's own goroutine uses it.
 type told map[*target]*snapshot
 
-// next returns what the gateway has yet to hear, as frames of bounded size, and takes it for told.
-func (k told) next(targets []*target, limits *tunnel.Limits) (frames [][]*tunnel.Target) {
+// next returns what the gateway has yet to hear, as frames of bounded size, and takes it for told. The targets in again are named though nothing of them
+// has changed.
+func (k told) next(targets []*target, limits *tunnel.Limits, again map[*target]bool) (frames [][]*tunnel.Target) {
 	size := 0
 	views := fit(targets, limits)
 	for i, t := range targets {
 		old := k[t]
-		if old != nil && old.same(views[i]) {
+		if old != nil && old.same(views[i]) && !again[t] {
 			continue
 		}
 		k[t] = views[i]
@@ -42,7 +43,7 @@ func (k told) next(targets []*target, limits *tunnel.Limits) (frames [][]*tunnel
 }
 
 func (s *snapshot) same(o *snapshot) bool {
-	return s == o || s.reachable == o.reachable && s.locked == o.locked && s.withdrawn == o.withdrawn && s.freed == o.freed && sameInventory(&s.Inventory, &o.Inventory)
+	return s == o || s.reachable == o.reachable && s.locked == o.locked && s.withdrawn == o.withdrawn && sameInventory(&s.Inventory, &o.Inventory)
 }
 
 // fit returns the snapshots of targets, cut to what the gateway takes from one node: more would end the session.

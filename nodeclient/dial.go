@@ -76,16 +76,20 @@ func alternate(ips []netip.Addr) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// eachAddress tries the addresses of a gateway in turn, prefer first if it is among them, until try succeeds or refuses for good.
-func (look lookup) eachAddress(ctx context.Context, gateway string, prefer netip.AddrPort, try func(context.Context, netip.AddrPort) error) error {
+// eachAddress tries the addresses of a gateway in turn, until try succeeds or refuses for good.
+func (look lookup) eachAddress(ctx context.Context, gateway string, try func(context.Context, netip.AddrPort) error) error {
 	addrs, err := look.resolve(ctx, gateway)
 	if err != nil {
 		return err
 	}
-	if i := slices.Index(addrs, prefer); i > 0 {
-		addrs = slices.Insert(slices.Delete(addrs, i, i+1), 0, prefer)
-	}
+	return tryEach(ctx, addrs, try)
+}
+
+// tryEach tries addresses in turn until try succeeds or refuses for good. That a gateway is another link's is no failure: it is errTaken when nothing else
+// was wrong.
+func tryEach(ctx context.Context, addrs []netip.AddrPort, try func(context.Context, netip.AddrPort) error) error {
 	var errs []error
+	taken := false
 	for i, addr := range addrs {
 		limit := dialTimeout
 		if i == len(addrs)-1 {
@@ -97,24 +101,67 @@ func (look lookup) eachAddress(ctx context.Context, gateway string, prefer netip
 		if err == nil || isFinal(err) || ctx.Err() != nil {
 			return err
 		}
+		if errors.Is(err, errTaken) {
+			taken = true
+			continue
+		}
 		errs = append(errs, err)
+	}
+	if len(errs) == 0 && taken {
+		return errTaken
 	}
 	return errors.Join(errs...)
 }
 
-// dial opens and registers a session.
+// errNowhere says that other links look after all addresses that the name has.
+var errNowhere = errors.New("no address that is not another session's")
+
+// dial opens and registers a session with a gateway of which no other link has one.
 func (l *link) dial(ctx context.Context, id *pki.Identity, v *vault, events tunnel.Events) (s *tunnel.NodeSession, err error) {
-	err = l.c.lookup.eachAddress(ctx, l.addr, l.good, func(ctx context.Context, addr netip.AddrPort) error {
-		s, err = tunnel.Dial(ctx, tunnel.DialConfig{
-			Identity: id, Addr: net.UDPAddrFromAddrPort(addr), Register: l.register(id, v), Handler: v, Events: events,
-		})
-		if err == nil {
-			l.good = addr
+	addrs, err := l.e.resolve(ctx)
+	if err == nil {
+		if addrs = l.e.open(l, addrs); len(addrs) == 0 {
+			err = errNowhere
+		} else {
+			l.set(stateConnecting, nil, nil)
+			err = tryEach(ctx, addrs, func(ctx context.Context, addr netip.AddrPort) error {
+				s, err = l.try(ctx, addr, id, v, events)
+				return err
+			})
 		}
-		return err
-	})
+	}
 	l.noteSilence(err)
 	return s, l.otherFleet(id, err)
+}
+
+// try dials one address.
+func (l *link) try(ctx context.Context, addr netip.AddrPort, id *pki.Identity, v *vault, events tunnel.Events) (*tunnel.NodeSession, error) {
+	l.at, l.seat = addr, pki.ID{}
+	s, err := tunnel.Dial(ctx, tunnel.DialConfig{
+		Identity: id, Addr: net.UDPAddrFromAddrPort(addr), Register: l.register(id, v), Handler: v, Events: events,
+		Accept: func(gateway pki.ID) error {
+			l.e.met(addr, gateway)
+			if err := l.c.seats.take(gateway, l); err != nil {
+				return err
+			}
+			l.seat = gateway
+			return nil
+		},
+	})
+	if err == nil {
+		l.good = addr
+		l.e.settle(l, addr, l.seat)
+		return s, nil
+	}
+	l.c.seats.release(l.seat, l)
+	if isDuplicate(err) && !l.e.wasIn.Load() {
+		// A second process of the same name is refused when it starts, by all addresses at once, while a node that was there before tries on.
+		return nil, &FinalError{Err: err}
+	}
+	if !errors.Is(err, errTaken) && !errors.Is(ctx.Err(), context.Canceled) {
+		l.e.missed(addr)
+	}
+	return nil, err
 }
 
 // otherFleet says what it means that this node does not trust the gateway's certificate, and what to do. Other errors pass unchanged.
@@ -148,7 +195,7 @@ func noAnswer(err error) bool {
 
 // noteSilence says once per outage, in one line, that UDP is likely blocked.
 func (l *link) noteSilence(err error) {
-	if !noAnswer(err) {
+	if !noAnswer(err) || !l.wasUp && l.e.served(l) { // one more address of a gateway that is reached, or a gateway that may be away: complain says it
 		l.silentSince, l.saidBlocked = time.Time{}, false
 		return
 	}
@@ -158,5 +205,5 @@ func (l *link) noteSilence(err error) {
 	l.saidBlocked = true
 	l.log.Warn("UDP to "+l.addr+" looks blocked: no answer for "+time.Since(l.silentSince).Round(time.Second).String()+
 		". Check that the gateway runs and listens on that UDP port, and that firewalls on both sides let UDP through (out of here, and in there). Trying on.",
-		zap.Error(err))
+		l.which(), zap.Error(err))
 }

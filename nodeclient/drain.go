@@ -18,6 +18,51 @@ const drainLinger = 500 * time.Millisecond
 // drain tells the gateway that no new runs are taken, waits for the open ones at most for grace, and closes the session.
 func (l *link) drain(s *tunnel.NodeSession, reason string, grace time.Duration) {
 	l.set(stateDraining, s, nil)
+	l.finish(s, reason, grace)
+}
+
+// part lets a session of a gateway that leaves drain by itself, while the link dials: a process may have taken that one's place long before its last run has
+// ended. The gateway that leaves takes no registration, so the session is not replaced. Only one session at a time: part reports false when there is
+// one that drains already.
+func (l *link) part(s *tunnel.NodeSession, v *vault) bool {
+	l.mu.Lock()
+	if l.leaving != nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.leaving = &departure{session: s, remote: l.at, since: time.Now()}
+	l.mu.Unlock()
+	l.parted = s
+	l.c.seats.release(l.seat, l)
+	l.parting.Go(func() {
+		l.finish(s, "the gateway leaves", l.c.cfg.Grace)
+		l.end(s, v)
+		l.mu.Lock()
+		l.leaving = nil
+		l.mu.Unlock()
+		poke(l.again)
+	})
+	return true
+}
+
+// departing tells whether a session drains beside the link's own.
+func (l *link) departing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leaving != nil
+}
+
+// end closes a session and waits for all of it.
+func (l *link) end(s *tunnel.NodeSession, v *vault) {
+	s.Close(tunnel.CloseNone, "")
+	<-s.Done()
+	for _, t := range l.c.targets {
+		t.credits.forget(v)
+	}
+}
+
+// finish drains s as drain says.
+func (l *link) finish(s *tunnel.NodeSession, reason string, grace time.Duration) {
 	grace = max(grace, 0)
 	if err := s.Drain(reason, grace); err != nil {
 		return
@@ -84,7 +129,10 @@ func (l *link) outlived(s *tunnel.NodeSession, id *pki.Identity, life lifetime, 
 }
 
 // FinalError says that dialling again cannot help: a person has to mend something.
-type FinalError struct{ Err error }
+type FinalError struct {
+	Err  error
+	said bool // it is in the log
+}
 
 // Error implements error.
 func (e *FinalError) Error() string { return e.Err.Error() }
@@ -92,8 +140,7 @@ func (e *FinalError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *FinalError) Unwrap() error { return e.Err }
 
-// final returns err as a FinalError if it is one for this link: a second process of the same name is refused when it starts, while a node
-// that was there before tries on.
+// final returns err as a FinalError if it is one for this link.
 func (l *link) final(err error) *FinalError {
 	var ce *tunnel.CloseError
 	if !errors.As(err, &ce) || !ce.Remote {
@@ -106,7 +153,7 @@ func (l *link) final(err error) *FinalError {
 		l.rejected = err
 		l.log.Info("the gateway does not take this node's certificate; renewing it", zap.Error(err))
 		return nil
-	case isFinal(err), ce.Code == tunnel.CloseDuplicateNode && !l.wasIn:
+	case isFinal(err):
 		return &FinalError{Err: err}
 	}
 	return nil

@@ -114,7 +114,7 @@ func (e *enrolment) run(ctx context.Context) (id *pki.Identity, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = lookup(net.DefaultResolver.LookupNetIP).eachAddress(ctx, e.gateway, netip.AddrPort{}, func(ctx context.Context, addr netip.AddrPort) error {
+	err = lookup(net.DefaultResolver.LookupNetIP).eachAddress(ctx, e.gateway, func(ctx context.Context, addr netip.AddrPort) error {
 		var roots [][]byte
 		chain, err := tunnel.Enroll(ctx, net.UDPAddrFromAddrPort(addr), func(o tunnel.Offer) (*tunnel.EnrollRequest, error) {
 			if roots, err = e.verify(o); err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -306,9 +307,9 @@ func TestBlackHoledAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := 0
+	var asked atomic.Int32
 	c.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
-		asked++
+		asked.Add(1)
 		return []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}, nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -317,8 +318,8 @@ func TestBlackHoledAddress(t *testing.T) {
 	g.nextReady(6*time.Second).Close(tunnel.CloseNone, "again")
 	g.nextReady(2 * time.Second) // the address that answered goes first now
 	cancel()
-	if err := <-done; err != nil || asked < 2 {
-		t.Errorf("%v, resolved %d times", err, asked)
+	if err := <-done; err != nil || asked.Load() < 2 {
+		t.Errorf("%v, resolved %d times", err, asked.Load())
 	}
 }
 

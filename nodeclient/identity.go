@@ -39,7 +39,7 @@ var (
 )
 
 // NewStateIdentity reads the identity in dir. Without one it needs a token, with which Current then joins at the first of gateways that
-// lets it. A token beside an identity of the same node is ignored, with a warning if it is of another CA; for another node it is ErrOtherNode.
+// lets it; gateways of another CA than the token's are passed over while there are others. A token beside an identity of the same node is ignored, with a warning if it is of another CA; for another node it is ErrOtherNode.
 // A directory or file that cannot be used is a *StateError.
 func NewStateIdentity(dir, token string, gateways []string, log *zap.Logger) (*StateIdentity, error) {
 	s := &StateIdentity{dir: dir, token: token, gateways: gateways, log: log}
@@ -97,7 +97,7 @@ func (s *StateIdentity) Current(ctx context.Context) (*pki.Identity, error) {
 	if s.lost != nil {
 		return nil, &FinalError{Err: s.lost}
 	}
-	var errs []error
+	var errs, foreign []error
 	for _, gateway := range s.gateways {
 		id, err := enroll(ctx, gateway, s.token, s.log, &s.clock)
 		if err == nil {
@@ -109,13 +109,21 @@ func (s *StateIdentity) Current(ctx context.Context) (*pki.Identity, error) {
 			s.id = id
 			return id, nil
 		}
-		if isFinal(err) {
+		var ve *pki.VerifyError
+		switch {
+		case isFinal(err) && errors.As(err, &ve):
+			foreign = append(foreign, err)
+			err = fmt.Errorf("%s: %w", gateway, ve) // is not of the token's fleet, and has not seen the token; another one may be
+		case isFinal(err):
 			return nil, &FinalError{Err: fmt.Errorf("joining: %w", err)}
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
 			break
 		}
+	}
+	if len(foreign) == len(s.gateways) {
+		return nil, &FinalError{Err: fmt.Errorf("joining: %w", errors.Join(foreign...))}
 	}
 	return nil, fmt.Errorf("joining: %w", errors.Join(errs...))
 }

@@ -295,7 +295,7 @@ func (l *lender) borrow(p *purse, change func(*vault)) *borrower {
 	c.log = zap.NewNop()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	link := c.links[0]
+	link := c.entries[0].links[0]
 	id, err := c.cfg.Identity.Current(ctx)
 	if err != nil {
 		l.t.Fatal(err)

@@ -18,7 +18,7 @@ func (l *link) makeReady(ctx context.Context, s *tunnel.NodeSession, known told)
 	l.c.probeAll(ctx)
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	frames := known.next(l.c.targets, s.Limits())
+	frames := known.next(l.c.targets, s.Limits(), nil)
 	if len(frames) == 0 {
 		frames = append(frames, nil)
 	}
@@ -33,9 +33,9 @@ func (l *link) makeReady(ctx context.Context, s *tunnel.NodeSession, known told)
 	return nil
 }
 
-// tell pushes what has changed since the gateway was last told.
-func (l *link) tell(s *tunnel.NodeSession, known told) error {
-	for _, f := range known.next(l.c.targets, s.Limits()) {
+// tell pushes what has changed since the gateway was last told, and what it is owed.
+func (l *link) tell(s *tunnel.NodeSession, v *vault, known told) error {
+	for _, f := range known.next(l.c.targets, s.Limits(), v.owed.due(v, time.Now())) {
 		if err := s.Status(f); err != nil {
 			return err
 		}

@@ -111,7 +111,7 @@ func (c *Client) renewal(ctx context.Context) {
 }
 
 func (c *Client) readySession() *tunnel.NodeSession {
-	for _, l := range c.links {
+	for _, l := range c.links() {
 		if s, state := l.current(); state == stateReady && s != nil {
 			return s
 		}

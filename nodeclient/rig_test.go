@@ -26,6 +26,7 @@ import (
 type gateway struct {
 	t       testing.TB
 	ca      *pki.SelfSigned
+	name    string
 	addr    string
 	id      *pki.Identity
 	joinKey ed25519.PrivateKey
@@ -61,16 +62,22 @@ func newGateway(t testing.TB) *gateway {
 
 func newGatewayOf(t testing.TB, ca *pki.SelfSigned) *gateway {
 	t.Helper()
+	return newGatewayAt(t, ca, "gw1", "127.0.0.1:0")
+}
+
+// newGatewayAt starts a gateway of a name of its own at an address.
+func newGatewayAt(t testing.TB, ca *pki.SelfSigned, name, addr string) *gateway {
+	t.Helper()
 	_, key, _ := ed25519.GenerateKey(rand.Reader)
 	g := &gateway{
-		t: t, ca: ca, joinKey: key, spent: map[string]bool{}, ready: make(chan *tunnel.Session, 64), gone: make(chan *tunnel.Session, 64),
+		t: t, ca: ca, name: name, joinKey: key, spent: map[string]bool{}, ready: make(chan *tunnel.Session, 64), gone: make(chan *tunnel.Session, 64),
 		models: map[string]map[string]bool{}, targets: map[string]*tunnel.Target{}, issue: ca.Authority().IssueCSR,
 	}
 	var err error
-	if g.id, err = ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleGateway, Name: "gw1"}); err != nil {
+	if g.id, err = ca.Authority().NewIdentity(pki.ID{TrustDomain: "test.local", Role: pki.RoleGateway, Name: name}); err != nil {
 		t.Fatal(err)
 	}
-	g.start("127.0.0.1:0")
+	g.start(addr)
 	t.Cleanup(func() { _ = g.listener().Close(tunnel.CloseNone, "test over") })
 	return g
 }
@@ -100,21 +107,28 @@ func (g *gateway) listener() *tunnel.Listener {
 // start listens at addr; a second time after the first listener was closed or killed.
 func (g *gateway) start(addr string) {
 	g.t.Helper()
+	ln, sock := g.listen(addr)
+	g.mu.Lock()
+	g.ln, g.socket, g.addr = ln, sock, ln.Addr().String()
+	g.mu.Unlock()
+}
+
+// listen opens a listener at one more address.
+func (g *gateway) listen(addr string) (*tunnel.Listener, *socket) {
+	g.t.Helper()
 	pc, err := net.ListenPacket("udp", addr)
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	st := &tunnel.Settings{
-		Gateway: "gw1", Epoch: 9, Identity: func() (*pki.Identity, error) { return g.id, nil }, Registrar: g, Enroller: g, Log: zap.NewNop(), Now: g.now,
+		Gateway: g.name, Epoch: 9, Identity: func() (*pki.Identity, error) { return g.id, nil }, Registrar: g, Enroller: g, Log: zap.NewNop(), Now: g.now,
 	}
 	sock := &socket{PacketConn: pc}
 	ln, err := tunnel.Listen(sock, tunnel.ListenConfig{StatelessResetKey: [32]byte{1}, TokenKey: [32]byte{2}, Settings: func() *tunnel.Settings { return st }})
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.mu.Lock()
-	g.ln, g.socket, g.addr = ln, sock, ln.Addr().String()
-	g.mu.Unlock()
+	return ln, sock
 }
 
 func (g *gateway) Register(_ context.Context, s *tunnel.Session, r *tunnel.Register) (*tunnel.Registered, error) {
@@ -284,7 +298,7 @@ func (g *gateway) nextReady(within time.Duration) *tunnel.Session {
 }
 
 // launch starts a client.
-func launch(t testing.TB, cfg Config) (*Client, func() error) {
+func launch(t testing.TB, cfg Config, change ...func(*Client)) (*Client, func() error) {
 	t.Helper()
 	if cfg.Log == nil && testing.Verbose() {
 		cfg.Log = zaptest.NewLogger(t)
@@ -295,6 +309,9 @@ func launch(t testing.TB, cfg Config) (*Client, func() error) {
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(c)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

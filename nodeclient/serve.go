@@ -44,6 +44,10 @@ func (c *Client) serveRun(ctx context.Context, r *tunnel.NodeRun, v *vault) {
 	defer release()
 	defer context.AfterFunc(ctx, release)()
 	x := &run{NodeRun: r, target: a.target, endpoint: a.endpoint, vault: v, lease: a.lease, start: time.Now(), release: release}
+	if r.Open.Kind == tunnel.KindEdge {
+		x.serveTyped(ctx, c.cfg.Gates)
+		return
+	}
 	x.serve(ctx)
 }
 
@@ -72,7 +76,7 @@ func (x *run) serve(ctx context.Context) {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, time.Duration(min(ms, maxDeadlineMs))*time.Millisecond, errDeadline)
 		defer stop()
-		defer x.watchDeadline(ctx)()
+		defer x.watchDeadline(ctx, func() { x.fail(ctx, nil) })()
 	}
 	conn, err := x.target.adapter.Connect(ctx, x.lease != nil)
 	x.connected.Store(micros(x.start))
@@ -128,14 +132,14 @@ func (c *Client) recovered(r *tunnel.NodeRun) {
 	}
 }
 
-// watchDeadline sends the terminal when the deadline passes, even while a read of the request's body hangs: it ends that read. The function
-// returned waits until nothing of this runs any more.
-func (x *run) watchDeadline(ctx context.Context) func() {
+// watchDeadline calls passed, which is to send the terminal, when the deadline passes, even while a read of the request's body hangs: the terminal ends
+// that read. The function returned waits until nothing of this runs any more.
+func (x *run) watchDeadline(ctx context.Context, passed func()) func() {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
 		if errors.Is(context.Cause(ctx), errDeadline) {
-			x.fail(ctx, nil)
+			passed()
 		}
 	})
 	return func() {
@@ -190,9 +194,18 @@ func (b *requestBody) failed() error {
 	return b.err
 }
 
+// isOver tells whether ctx has ended. A dial takes its deadline from the clock and may notice it a moment before ctx does: that is no word about the
+// provider.
+func isOver(ctx context.Context) bool {
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
+}
+
 // unreachable ends a run whose provider could not be connected: nothing ran.
 func (x *run) unreachable(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+	if isOver(ctx) {
 		x.fail(ctx, err)
 		return
 	}

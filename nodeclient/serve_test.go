@@ -87,7 +87,7 @@ func TestEndings(t *testing.T) {
 		outcome tunnel.Outcome
 		code    string
 	}{
-		{name: "typed run", change: func(o *tunnel.RunOpen) { o.Kind = tunnel.KindEdge }, refused: "unsupported_kind"},
+		{name: "unknown kind", change: func(o *tunnel.RunOpen) { o.Kind = 7 }, refused: "unsupported_kind"},
 		{name: "unknown target", change: func(o *tunnel.RunOpen) { o.Target = "other" }, refused: "unknown_target"},
 		{name: "other adapter", change: func(o *tunnel.RunOpen) { o.Adapter = "openai" }, refused: "unknown_target"},
 		{name: "management", change: func(o *tunnel.RunOpen) { o.Path = []byte("/api/pull") }, refused: "not_allowed", never: true},

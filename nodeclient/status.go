@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fairway-edge/fairway/tunnel"
 )
 
 // Status is what a running node sees.
@@ -27,11 +30,13 @@ type Status struct {
 	Runs     int             `json:"runs"`
 }
 
-// GatewayStatus is one gateway address that the node keeps a session with.
+// GatewayStatus is one session, or the attempt to have one: one for each gateway, and one more while addresses are left of which it is not known whose
+// they are.
 type GatewayStatus struct {
-	Addr       string    `json:"addr"`
+	Addr       string    `json:"addr"`    // as the owner gave it
+	Remote     string    `json:"remote"`  // the address of the session, or of the gateway that refuses this node; else empty
 	Gateway    string    `json:"gateway"` // its name; empty without a session
-	State      string    `json:"state"`   // connecting, registered, ready, draining, waiting, refused, stopped
+	State      string    `json:"state"`   // connecting, registered, ready, draining, waiting, spare, refused, stopped
 	Generation uint64    `json:"generation"`
 	Lanes      int       `json:"lanes"`
 	Since      time.Time `json:"since"` // of State
@@ -70,8 +75,8 @@ func (c *Client) Status() Status {
 	if name := c.name.Load(); name != nil {
 		s.Node = *name
 	}
-	for _, l := range c.links {
-		s.Gateways = append(s.Gateways, l.status())
+	for _, l := range c.links() {
+		s.Gateways = append(s.Gateways, l.status()...)
 	}
 	for _, t := range c.targets {
 		v := t.view()
@@ -90,14 +95,37 @@ func (c *Client) Status() Status {
 	return s
 }
 
-func (l *link) status() GatewayStatus {
+// status returns where the link stands. While a gateway leaves, its session is what there is to see until the next one is there.
+func (l *link) status() (rows []GatewayStatus) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g := GatewayStatus{Addr: l.addr, State: l.state, Since: l.since.UTC(), LastError: l.lastErr}
-	if l.session != nil {
-		g.Gateway, g.Generation, g.Lanes = l.session.Gateway(), l.session.Generation(), 1
+	if l.leaving == nil || l.session != nil {
+		g := GatewayStatus{Addr: l.addr, State: l.state, Since: l.since.UTC(), LastError: l.lastErr}
+		g.of(l.session, l.remote)
+		rows = append(rows, g)
 	}
-	return g
+	if d := l.leaving; d != nil {
+		g := GatewayStatus{Addr: l.addr, State: stateDraining, Since: d.since.UTC(), LastError: l.lastErr}
+		g.of(d.session, d.remote)
+		rows = append(rows, g)
+	}
+	return rows
+}
+
+// of fills in what a session is; there may be none.
+func (g *GatewayStatus) of(s *tunnel.NodeSession, remote netip.AddrPort) {
+	if remote.IsValid() {
+		g.Remote = remote.String()
+	}
+	if s != nil {
+		g.Gateway, g.Generation, g.Lanes = s.Gateway(), s.Generation(), 1
+	}
+}
+
+// live tells whether the link has a session.
+func (l *link) live() bool {
+	s, _ := l.current()
+	return s != nil
 }
 
 const (

@@ -38,6 +38,7 @@ type vault struct {
 	opener lease.Opener
 	life   time.Duration // of a recipient key
 	born   time.Time     // before the session was dialled
+	owed   owed          // what the gateway is to hear again
 
 	mu          sync.Mutex
 	session     *tunnel.NodeSession  // guarded by mu; nil until attached

@@ -47,9 +47,8 @@ var cadences = map[string]cadence{
 type snapshot struct {
 	adapter.Inventory
 	reachable bool
-	locked    bool   // the last answer was that it lists its models only for a credential
-	withdrawn bool   // not offered (now): the demo, when a real provider has answered
-	freed     uint64 // grows when gateways must hear that there is a free credit
+	locked    bool // the last answer was that it lists its models only for a credential
+	withdrawn bool // not offered (now): the demo, when a real provider has answered
 }
 
 // target is one provider with what is known of it.
@@ -65,7 +64,6 @@ type target struct {
 	now      atomic.Pointer[snapshot]
 	runs     atomic.Int32
 	answered atomic.Bool   // a probe has succeeded since start
-	again    atomic.Bool   // repeat the word of a freed credit once
 	missed   atomic.Int32  // probes that failed in a row
 	soon     chan struct{} // asks for a probe in a moment; nil where runs change nothing
 	at       chan struct{} // asks for one at once
@@ -122,13 +120,6 @@ func (t *target) update(change func(*snapshot) bool) {
 	}
 }
 
-// freed says that a credit is free after a run was refused for want of one.
-func (t *target) freed() {
-	// The word may overtake the refusal, which travels on another stream; so it is said once more with the next probe.
-	t.again.Store(true)
-	t.update(func(s *snapshot) bool { s.freed++; return true })
-}
-
 // watch keeps the snapshot fresh until ctx ends.
 func (t *target) watch(ctx context.Context) {
 	eager := time.Time{}
@@ -154,9 +145,6 @@ func (t *target) watch(ctx context.Context) {
 		case <-timer.C:
 		}
 		t.probe(ctx, gap)
-		if t.again.Swap(false) {
-			t.update(func(s *snapshot) bool { s.freed++; return true })
-		}
 	}
 }
 

@@ -206,7 +206,7 @@ func TestDeltas(t *testing.T) {
 	put := func(s snapshot) { tg.now.Store(&s) }
 	known := told{}
 	next := func(limits *tunnel.Limits) (out []*tunnel.Target, frames int) {
-		for _, f := range known.next([]*target{tg}, limits) {
+		for _, f := range known.next([]*target{tg}, limits, nil) {
 			frames++
 			size := 0
 			for _, m := range f {

@@ -175,6 +175,9 @@ func (s *NodeSession) read() {
 }
 
 func (s *NodeSession) handle(t wire.Type, p []byte) error {
+	if s.peer && t != wire.TypeHeartbeat && t != wire.TypeDrain && t != wire.TypeCancel {
+		return fmt.Errorf("%w: frame 0x%x from another gateway", errOrder, uint64(t))
+	}
 	switch t {
 	case wire.TypeHeartbeat:
 		var m wire.Heartbeat

@@ -43,6 +43,9 @@ type Peers interface {
 
 // servePeer runs one connection of another gateway from its first stream to its end.
 func servePeer(c *quic.Conn, st *Settings, joined func()) (err error) {
+	if st.Peers == nil { // the settings of the handshake had them
+		return refuse(wire.CloseIdentity, "this gateway has no others")
+	}
 	leaf := c.ConnectionState().TLS.PeerCertificates[0]
 	id, err := pki.IDFromCertificate(leaf)
 	if err != nil {
@@ -84,6 +87,7 @@ func servePeer(c *quic.Conn, st *Settings, joined func()) (err error) {
 	}
 	joined()
 	_ = stream.SetReadDeadline(time.Time{})
+	s.beats.lastSeen.Store(int64(time.Since(s.beats.born))) // saying hello took its time; silence counts from here
 	s.advance(StateReady)
 	log := st.Log.With(zap.String("peer", id.Name), zap.Uint64("epoch", hello.Epoch), zap.Stringer("remote", s.remote))
 	log.Info("another gateway is connected", zap.String("software", hello.Software))

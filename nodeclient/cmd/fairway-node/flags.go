@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/nodeclient"
 )
 
@@ -22,6 +23,9 @@ type settings struct {
 	token, stateDir, ollama, demo                      string
 	logLevel, logFormat, config                        string
 	grace                                              time.Duration
+	edgeRedact, edgeTools                              []string
+	edgeBudget                                         int
+	edgeApprove                                        string
 	json                                               bool
 }
 
@@ -32,7 +36,7 @@ func flagsOf(name string, s *settings) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.SortFlags = false
 	if name != "status" {
-		fs.StringArrayVar(&s.gateways, "gateway", nil, "a gateway's `HOST:PORT` (UDP); may repeat")
+		fs.StringArrayVar(&s.gateways, "gateway", nil, "a gateway's `HOST:PORT` (UDP); may repeat. The node keeps a session with each gateway behind each address of the name")
 		fs.StringVar(&s.token, "token", "", "join `TOKEN`, or @FILE that holds it; FAIRWAY_TOKEN is better, as arguments are visible to every user")
 	}
 	fs.StringVar(&s.stateDir, "state-dir", "", "`DIRECTORY` of the node's identity (default $XDG_STATE_HOME/fairway-node, else ~/.local/state/fairway-node)")
@@ -57,6 +61,10 @@ func runFlags(fs *pflag.FlagSet, s *settings) {
 	fs.StringArrayVar(&s.credits, "credits", nil, "`N` or TARGET=N: runs at once for each model (default OLLAMA_NUM_PARALLEL, else 1; 32 for openai)")
 	fs.StringArrayVar(&s.allow, "allow", nil, "`METHOD:PATH` of a management endpoint that gateways may use, such as POST:/api/pull; may repeat")
 	fs.StringVar(&s.demo, "demo", "off", "the demo provider: on, off, or auto (while no Ollama has answered)")
+	fs.StringArrayVar(&s.edgeRedact, "edge-redact", nil, "`REGEX` of what is taken out of the texts of typed runs; may repeat")
+	fs.IntVar(&s.edgeBudget, "edge-budget", edge.DefaultBudget, "the most `TOKENS` that a typed run may take")
+	fs.StringArrayVar(&s.edgeTools, "edge-tool", nil, "`NAME` of a tool that the action of a typed run may name (default: what the gateway permits); may repeat")
+	fs.StringVar(&s.edgeApprove, "edge-approve", "R1", "the highest risk of an action that needs no person's approval: R0 or R1")
 	fs.DurationVar(&s.grace, "grace", 30*time.Second, "how long open runs may go on after SIGTERM; 0 for none")
 }
 
@@ -176,6 +184,25 @@ func setOne(fs *pflag.FlagSet, f *pflag.Flag, where, value string) error {
 		return usagef("%s: %v", where, err)
 	}
 	return nil
+}
+
+// gates are this node's own gates for typed runs.
+func (s *settings) gates() (edge.Gates, error) {
+	return edgeGates(s.edgeRedact, s.edgeBudget, s.edgeTools, s.edgeApprove)
+}
+
+func edgeGates(redact []string, budget int, tools []string, approve string) (g edge.Gates, err error) {
+	if budget <= 0 {
+		return g, usagef("edge-budget %d: want more than 0", budget)
+	}
+	g.Budget, g.Tools = edge.Budget{Tokens: budget}, tools
+	if g.Redaction, err = edge.NewRedaction(redact); err != nil {
+		return g, usagef("edge-redact: %v", err)
+	}
+	if g.Approval, err = edge.NewApproval(edge.Risk(approve)); err != nil {
+		return g, usagef("edge-approve %q: %v", approve, err)
+	}
+	return g, nil
 }
 
 // finish resolves what a value refers to.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,8 +43,17 @@ type command struct {
 
 // environment is what a command may touch besides its arguments.
 type environment struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	ctx            context.Context // of a test; nil for none
+}
+
+func (env *environment) context() context.Context {
+	if env.ctx != nil {
+		return env.ctx
+	}
+	return context.Background()
 }
 
 func commands() []command {
@@ -51,12 +61,13 @@ func commands() []command {
 		{"run", "run the node (joins first when given a token)", runNode},
 		{"enroll", "join a fleet: get an identity with a token, and exit", enroll},
 		{"status", "show what the running node sees; exit 0 only when a session is ready", status},
+		{"edge", "the offline side: edge run, edge probe, edge watch", edgeCommand},
 		{"version", "print the version", printVersion},
 	}
 }
 
 func main() {
-	env := &environment{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	env := &environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
 	os.Exit(dispatch(env, os.Args[1:]))
 }
 

@@ -81,7 +81,7 @@ func TestExitCodesOfMistakes(t *testing.T) {
 		{"help of a command", []string{"run", "--help"}, nil, exitOK, "--gateway"},
 		{"version", []string{"version"}, nil, exitOK, "fairway-node dev"},
 		{"--version", []string{"--version"}, nil, exitOK, "fairway-node dev"},
-		{"unknown command", []string{"walk"}, nil, exitUsage, "run, enroll, status, version"},
+		{"unknown command", []string{"walk"}, nil, exitUsage, "run, enroll, status, edge, version"},
 		{"unknown flag", []string{"run", "--gatway", "x:1"}, nil, exitUsage, "--gateway"},
 		{"argument", []string{"run", "now"}, nil, exitUsage, `"now"`},
 		{"no gateway", []string{"run"}, nil, exitUsage, "FAIRWAY_GATEWAY"},

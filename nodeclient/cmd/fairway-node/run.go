@@ -68,6 +68,9 @@ func (s *settings) nodeConfig(env *environment, log *zap.Logger) (cfg nodeclient
 	if s.grace == 0 {
 		cfg.Grace = -1
 	}
+	if cfg.Gates, err = s.gates(); err != nil {
+		return cfg, err
+	}
 	if cfg.Labels, err = nodeclient.Labels(s.labels); err != nil {
 		return cfg, usagef("%v", err)
 	}
