@@ -125,7 +125,7 @@ func TestSyntaxIsDocumented(t *testing.T) {
 	taken := regexp.MustCompile(`(?m)^\t\t"([a-z_]+)": `)
 	files := regexp.MustCompile(`"(cert|key|ca)": +text`)
 	shown := regexp.MustCompile(`(?m)^//\t+([a-z_]+)\b`)
-	for _, list := range [][]string{{"caddyfile_app.go", "sharedstore.go"}, {"caddyfile_handler.go"}} {
+	for _, list := range [][]string{{"caddyfile_app.go", "sharedstore.go", "edge.go"}, {"caddyfile_handler.go"}} {
 		file := list[0]
 		var src []byte
 		for _, name := range list {

@@ -84,6 +84,9 @@ type App struct {
 	// nowhere. Default: `log`.
 	Audit string `json:"audit,omitempty"`
 
+	// What typed runs have to pass. Default: see there.
+	Edge *Edge `json:"edge,omitempty"`
+
 	// A node inside this process, for people with one machine. Default: none.
 	EmbeddedNode *EmbeddedNode `json:"embedded_node,omitempty"`
 
@@ -120,6 +123,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		Profiles:    a.values.profiles,
 		Advertise:   a.values.store.advertise,
 		ServeOwned:  a.values.store.onDown == serveOwned,
+		Gates:       a.values.gates,
 		Log:         a.log,
 	}
 	if err := a.provisionAudit(); err != nil {

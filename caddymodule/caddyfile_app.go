@@ -38,13 +38,19 @@ import (
 //			on_revoke cancel|drain
 //		}
 //		profile NAME {
-//			adapter ollama|openai
+//			adapter ollama|openai|goals
 //			target  NAME
 //			slot    NAME
 //			header  NAME "TEMPLATE WITH {slot}"
 //			nodes   LABEL=VALUE
 //		}
 //		audit off|log|FILE
+//		edge {
+//			redact  REGEX...
+//			budget  TOKENS
+//			tools   NAME...
+//			approve R0|R1
+//		}
 //		embedded_node {
 //			ollama  URL|off
 //			target  NAME=ADAPTER:URL
@@ -83,11 +89,12 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return err
 		}},
 		"audit": text(&a.Audit, checkAudit),
+		"edge":  {parse: func(d *caddyfile.Dispenser) error { a.Edge = new(Edge); return a.Edge.UnmarshalCaddyfile(d) }},
 		"embedded_node": {parse: func(d *caddyfile.Dispenser) error {
 			a.EmbeddedNode = new(EmbeddedNode)
 			return a.EmbeddedNode.UnmarshalCaddyfile(d)
 		}},
-	}.parse(d, "fairway", 0, "edge", "jwt", "limits", "policy", "route")
+	}.parse(d, "fairway", 0, "jwt", "limits", "policy", "route")
 	if err != nil {
 		return err
 	}

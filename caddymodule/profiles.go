@@ -20,7 +20,7 @@ import (
 type Profile struct {
 	// The profile's name: lower-case letters, digits and `. _ -`, at most 63.
 	Name string `json:"name"`
-	// The provider's protocol: `ollama` or `openai`. Default: `ollama`.
+	// The provider's protocol: `ollama`, `openai` or `goals`. Default: `ollama`.
 	Adapter string `json:"adapter,omitempty"`
 	// The target's name on its node. Default: the adapter's name.
 	Target string `json:"target,omitempty"`
@@ -51,6 +51,7 @@ const (
 
 	adapterOllama = "ollama"
 	adapterOpenAI = "openai"
+	adapterGoals  = "goals"
 
 	// The protocol's bounds of labels.
 	maxLabels = 32
@@ -212,10 +213,7 @@ func checkProfileName(v string) error {
 func checkTargetName(v string) error { return checkProfileName(v) }
 
 func checkAdapter(v string) error {
-	if v == "goals" {
-		return errLater("goals", "want "+adapterOllama+", "+adapterOpenAI)
-	}
-	return oneOf(v, adapterOllama, adapterOpenAI)
+	return oneOf(v, adapterOllama, adapterOpenAI, adapterGoals)
 }
 
 // checkNodes refuses labels that no node can have.

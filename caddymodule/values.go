@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
+	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/internal/pki"
 )
 
@@ -29,6 +30,7 @@ type values struct {
 	audit       string
 	identity    identityValues
 	store       storeValues
+	gates       edge.Gates
 }
 
 // resolve reads the options, naming the one that is wrong.
@@ -61,6 +63,9 @@ func (a *App) resolve() error {
 	}
 	if v.audit, err = repl.value("audit", a.Audit, auditLog, checkAudit); err != nil {
 		return err
+	}
+	if v.gates, err = a.Edge.gates(repl); err != nil {
+		return fmt.Errorf("edge: %w", err)
 	}
 	if v.slots, err = resolveSlots(a.Slots, repl); err != nil {
 		return err

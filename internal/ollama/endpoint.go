@@ -80,7 +80,6 @@ const (
 // Endpoints returns the catalogue.
 func Endpoints() []Endpoint { return slices.Clone(catalogue) }
 
-// The typed runs of family Edge join the table when they are served.
 var catalogue = []Endpoint{
 	// What answers with no node at all. The ollama command sends HEAD / first.
 	{Name: "root", Method: http.MethodGet, Path: "/", Head: true, Class: Liveness},
@@ -172,6 +171,11 @@ var catalogue = []Endpoint{
 		ModelIn: ModelBody, Foreign: true, request: "anthropic.CountTokensRequest",
 	},
 
+	// Fairway's own: typed runs.
+	{Name: "edge.run", Method: http.MethodPost, Path: "/api/v1/edge/runs", Family: Edge, Class: EdgeRun, Action: Typed},
+	{Name: "edge.get", Method: http.MethodGet, Path: edgePrefix + "{run_id}", Family: Edge, Class: EdgeRun, Action: Typed},
+	{Name: "edge.cancel", Method: http.MethodPost, Path: edgePrefix + "{run_id}" + cancelSuffix, Family: Edge, Class: EdgeRun, Action: Typed},
+
 	// What changes one node. Blobs and the create that uses them belong together:
 	// a 200 for a blob on another node would make the client skip its upload.
 	{
@@ -209,4 +213,6 @@ const (
 	modelsPrefix = "/v1/models/"
 	blobsPrefix  = "/api/blobs/"
 	keysPrefix   = "/api/user/keys/"
+	edgePrefix   = "/api/v1/edge/runs/"
+	cancelSuffix = "/cancel"
 )

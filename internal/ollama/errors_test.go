@@ -92,7 +92,7 @@ func TestUnknownPath(t *testing.T) {
 		{"native", "POST", "/api/nope", ContentTypeJSON, `{"error":"404 page not found: /api/nope"}`},
 		{"one v1 too many", "GET", "/v1/api/tags", ContentTypeJSON, `{"error":{"message":"404 page not found: /v1/api/tags","type":"not_found_error","param":null,"code":null}}`},
 		{"count_tokens", "POST", "/v1/messages/count_tokens", ContentTypeJSON, `{"type":"error","error":{"type":"not_found_error","message":"404 page not found: /v1/messages/count_tokens"}}`},
-		{"edge", "POST", "/api/v1/edge/runs", ContentTypeJSON, `{"error":"404 page not found: /api/v1/edge/runs"}`},
+		{"edge", "POST", "/api/v1/edge/push", ContentTypeJSON, `{"error":"404 page not found: /api/v1/edge/push"}`},
 		{"wrong method", "GET", "/api/chat", "text/plain", "405 method not allowed"},
 		{"wrong method of v1", "GET", "/v1/messages", "text/plain", "405 method not allowed"},
 	}

@@ -40,11 +40,12 @@ const (
 	Route                   // one node that holds the model
 	Pin                     // the one node that the caller names: state lives there
 	Deny                    // nobody, whatever the configuration says
+	Typed                   // the gateway, with a typed run on a node
 )
 
 // String returns the action's name for logs.
 func (a Action) String() string {
-	return nameOf(a, "self", "aggregate", "route", "pin", "deny")
+	return nameOf(a, "self", "aggregate", "route", "pin", "deny", "typed")
 }
 
 // ModelIn is where a request carries its model's name.

@@ -36,8 +36,8 @@ var routes = func() map[string]*route {
 	for i := range catalogue {
 		e := &catalogue[i]
 		key := e.Path
-		if brace := strings.IndexByte(key, '{'); brace >= 0 {
-			key = key[:brace]
+		if open, shut := strings.IndexByte(key, '{'), strings.IndexByte(key, '}'); open >= 0 {
+			key = key[:open] + key[shut+1:]
 		}
 		r := m[key]
 		if r == nil {
@@ -145,19 +145,24 @@ func findRoute(path string) (r *route, param, canonical string) {
 		prefix = blobsPrefix
 	case strings.HasPrefix(path, keysPrefix):
 		prefix = keysPrefix
+	case strings.HasPrefix(path, edgePrefix):
+		prefix = edgePrefix
 	default:
 		return routes[path], "", path
 	}
-	raw := path[len(prefix):]
+	raw, suffix := path[len(prefix):], ""
+	if rest, ok := strings.CutSuffix(raw, cancelSuffix); ok && prefix == edgePrefix {
+		raw, suffix = rest, cancelSuffix
+	}
 	// hf.co/Foo/Bar is a model's name, though Ollama itself takes no slash here.
 	param, ok := plainParam(raw, prefix == modelsPrefix)
 	if !ok {
 		return nil, "", path
 	}
 	if param != raw {
-		path = prefix + param
+		path = prefix + param + suffix
 	}
-	return routes[prefix], param, path
+	return routes[prefix+suffix], param, path
 }
 
 // plainParam decodes a path parameter and accepts it only if it is made of the

@@ -12,8 +12,9 @@ func concrete(path string) (filled, param string) {
 	if brace < 0 {
 		return path, ""
 	}
-	param = map[string]string{"{model}": "tiny:latest", "{digest}": "sha256:" + strings.Repeat("0a", 32), "{key}": "c3NoLWVk"}[path[brace:]]
-	return path[:brace] + param, param
+	name, suffix, _ := strings.Cut(path[brace:], "}")
+	param = map[string]string{"{model": "tiny:latest", "{digest": "sha256:" + strings.Repeat("0a", 32), "{key": "c3NoLWVk", "{run_id": "gs65n_fKKqJSSM-6VI5mWg"}[name]
+	return path[:brace] + param + suffix, param
 }
 
 func TestEveryCatalogueRowIsReachable(t *testing.T) {
@@ -99,7 +100,7 @@ func TestTrickPathsAreUnknown(t *testing.T) {
 		"/v1/models/%2e%2e", "/v1/models/a%2Eb", "/v1/models/a%252fb", "/v1/models/a%5Cb", "/v1/models/a\\b", "/v1/models/a;b",
 		"/v1/models/a%3Bb", "/v1/models/a%00", "/v1/models/t%C3%AFny", "/v1/models/a%zz", "/v1/models/a%2", "/v1/models/a%20b",
 		"/V1/models/tiny", "/api/blobs/", "/api/blobs", "/api/blobs/a/b", "/api/blobs/..", "/api/blobs/a%2fb", "/api/blobs/sha256%3A..%2f",
-		"/api/user/keys", "/api/user/keys/a/b", "/api/v1/edge/runs", "/api/v1/edge/runs/1/cancel", "/ollama/api/tags", "/k/TOKEN/api/tags",
+		"/api/user/keys", "/api/user/keys/a/b", "/api/v1/edge", "/api/v1/edge/runs/1/2", "/api/v1/edge/runs//cancel", "/api/v1/edge/runs/../cancel", "/api/v1/edge/runs/1/2/cancel", "/api/v1/edge/runs/1/cancel/cancel", "/api/v1/edge/runs/1%2fcancel", "/ollama/api/tags", "/k/TOKEN/api/tags",
 	}
 	for _, path := range tricks {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodHead, http.MethodDelete} {
@@ -130,7 +131,12 @@ func TestLookup(t *testing.T) {
 		{"get messages of an unknown kind", "GET", "/v1/messages/batches", 404, "", Anthropic, "/v1/messages/batches", "", ""},
 		{"unknown of openai", "POST", "/v1/files", 404, "", OpenAI, "/v1/files", "", ""},
 		{"unknown native", "POST", "/api/nope", 404, "", Native, "/api/nope", "", ""},
-		{"edge", "POST", "/api/v1/edge/runs", 404, "", Edge, "/api/v1/edge/runs", "", ""},
+		{"edge", "POST", "/api/v1/edge/runs", 200, "edge.run", Edge, "/api/v1/edge/runs", "", ""},
+		{"get edge", "GET", "/api/v1/edge/runs", 405, "", Edge, "/api/v1/edge/runs", "", "POST"},
+		{"an edge run", "GET", "/api/v1/edge/runs/a-b_C1", 200, "edge.get", Edge, "/api/v1/edge/runs/a-b_C1", "a-b_C1", ""},
+		{"cancel of one", "POST", "/api/v1/edge/runs/a-b_C1/cancel/", 200, "edge.cancel", Edge, "/api/v1/edge/runs/a-b_C1/cancel", "a-b_C1", ""},
+		{"a run that is called cancel", "GET", "/api/v1/edge/runs/cancel", 200, "edge.get", Edge, "/api/v1/edge/runs/cancel", "cancel", ""},
+		{"unknown of edge", "POST", "/api/v1/edge/push", 404, "", Edge, "/api/v1/edge/push", "", ""},
 		{"not edge", "POST", "/api/v1/edges", 404, "", Native, "/api/v1/edges", "", ""},
 		{"model with slashes", "GET", "/v1/models/hf.co/Foo/Bar-GGUF:Q4_K_M", 200, "v1.model", OpenAI, "/v1/models/hf.co/Foo/Bar-GGUF:Q4_K_M", "hf.co/Foo/Bar-GGUF:Q4_K_M", ""},
 		{"encoded colon", "GET", "/v1/models/tiny%3Alatest", 200, "v1.model", OpenAI, "/v1/models/tiny:latest", "tiny:latest", ""},

@@ -18,7 +18,8 @@ type Usage struct {
 // error in it. It copies at most 8 KiB of what it sees at a time and parses nothing until asked. The zero value is not usable; not safe for
 // concurrent use.
 type Tally struct {
-	input, output []byte // member names, as `"name":`
+	input, output []byte   // member names, as `"name":`
+	ends          []string // what the last line of a stream has in it, and no other
 	tail          []byte
 }
 
@@ -29,11 +30,17 @@ func NewTally(e *Endpoint) *Tally {
 	}
 	switch {
 	case e.Family == Native:
-		return &Tally{input: []byte(`"prompt_eval_count":`), output: []byte(`"eval_count":`)}
-	case e.Family == Anthropic, e.Name == "v1.responses":
-		return &Tally{input: []byte(`"input_tokens":`), output: []byte(`"output_tokens":`)}
+		// The second for a last line whose head is longer ago than a Tally remembers.
+		return &Tally{input: []byte(`"prompt_eval_count":`), output: []byte(`"eval_count":`), ends: []string{`"done":true`, `"total_duration":`}}
+	case e.Family == Anthropic:
+		return &Tally{input: []byte(`"input_tokens":`), output: []byte(`"output_tokens":`), ends: []string{`"type":"message_stop"`}}
+	case e.Name == "v1.responses":
+		return &Tally{
+			input: []byte(`"input_tokens":`), output: []byte(`"output_tokens":`),
+			ends: []string{`"type":"response.completed"`, `"type":"response.incomplete"`},
+		}
 	}
-	return &Tally{input: []byte(`"prompt_tokens":`), output: []byte(`"completion_tokens":`)}
+	return &Tally{input: []byte(`"prompt_tokens":`), output: []byte(`"completion_tokens":`), ends: []string{`data: [DONE]`}}
 }
 
 // Add takes in the next bytes of the body.
@@ -57,6 +64,22 @@ func (t *Tally) Usage() Usage {
 		return Usage{}
 	}
 	return Usage{Input: lastNumber(t.tail, t.input), Output: lastNumber(t.tail, t.output)}
+}
+
+// Whole reports whether the body is a stream whose last line is there: nothing of the answer is missing. A member cannot be forged by what a model
+// says, as in Usage; the line of OpenAI's end is no JSON.
+func (t *Tally) Whole() bool {
+	if t == nil || !bytes.HasSuffix(t.tail, []byte("\n")) {
+		return false
+	}
+	end := bytes.TrimRight(t.tail, "\r\n")
+	last := end[bytes.LastIndexByte(end, '\n')+1:]
+	for _, mark := range t.ends {
+		if bytes.Contains(last, []byte(mark)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Broke reports whether the body ends in an error that the provider put into a stream: after a 200, where a status can no longer say it.

@@ -57,6 +57,40 @@ func TestTally(t *testing.T) {
 	}
 }
 
+func TestTallyWhole(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("1,", 9<<10)
+	for _, c := range []struct {
+		endpoint, body string
+		want           bool
+	}{
+		{"chat", `{"message":{"content":"a"},"done":false}` + "\n", false},
+		{"chat", `{"message":{"content":"a"},"done":false}` + "\n" + `{"done":true,"eval_count":3}` + "\n", true},
+		{"chat", `{"message":{"content":"a"},"done":false}` + "\n" + `{"done":true,"eval_count":3}`, false},
+		{"chat", `{"message":{"content":"\"done\":true"},"done":false}` + "\n", false},
+		{"chat", `{"done":true}` + "\n" + `{"error":"x"}` + "\n", false},
+		{"generate", `{"done":true,"context":[` + long + `1],"total_duration":5}` + "\n", true},
+		{"v1.chat.completions", "data: {\"choices\":[]}\n\n", false},
+		{"v1.chat.completions", "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", true},
+		{"v1.messages", "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", true},
+		{"v1.messages", "event: message_delta\ndata: {\"type\":\"message_delta\"}\n\n", false},
+		{"v1.responses", "event: response.completed\ndata: {\"type\":\"response.completed\"}\n\n", true},
+		{"tags", "x\n", false},
+	} {
+		for i := range catalogue {
+			if catalogue[i].Name != c.endpoint {
+				continue
+			}
+			tally := NewTally(&catalogue[i])
+			tally.Add([]byte(c.body[:len(c.body)/2]))
+			tally.Add([]byte(c.body[len(c.body)/2:]))
+			if tally.Whole() != c.want {
+				t.Errorf("%s %.60q: %v", c.endpoint, c.body, !c.want)
+			}
+		}
+	}
+}
+
 func BenchmarkTally(b *testing.B) {
 	e := Lookup("POST", "/api/chat").Endpoint
 	line := append(bytes.Repeat([]byte("x"), 120), '\n')

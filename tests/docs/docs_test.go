@@ -154,7 +154,7 @@ func TestFlags(t *testing.T) {
 // TestOptions compares caddyfile.md's tables with the words that the parser knows.
 func TestOptions(t *testing.T) {
 	t.Parallel()
-	code := read(t, "caddymodule/caddyfile_app.go") + read(t, "caddymodule/sharedstore.go") + read(t, "caddymodule/caddyfile_handler.go")
+	code := read(t, "caddymodule/caddyfile_app.go") + read(t, "caddymodule/sharedstore.go") + read(t, "caddymodule/edge.go") + read(t, "caddymodule/caddyfile_handler.go")
 	words := find(code, `"([a-z_]+)":\s*(?:text|texts|\{)`)
 	if len(words) < 15 {
 		t.Fatalf("only %d options were found in the parser: %v", len(words), words)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -151,4 +152,79 @@ func TestKilledGateway(t *testing.T) {
 	two.Signal(syscall.SIGCONT)
 	served(t, one, "b", 20*time.Second)
 	served(t, two, "a", 20*time.Second)
+}
+
+// Gateways are restarted one after the other while callers ask, each of whom tries the other gateway when one says at once that it cannot: no answer is cut, and none is
+// missing. The nodes have a session with each.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	f := rig.NewFleet(t, 2, rig.Options{Grace: "10s"})
+	fake := fakeollama.Start(t, fakeollama.Options{Models: []string{"t-tick"}})
+	for i, name := range []string{"n1", "n2"} {
+		f.Gateways[i].NodeOf(name, fake.URL(), "--gateway", f.Gateways[1-i].Addr(), "--credits", "64")
+	}
+	for _, g := range f.Gateways {
+		for _, name := range []string{"n1", "n2"} {
+			rig.Eventually(t, 10*time.Second, name+" has a session with each", func() bool {
+				row := g.Node(name)
+				return row != nil && len(row.Sessions) == 2 && len(row.Targets) > 0 && len(row.Targets[0].Models) > 0
+			})
+		}
+	}
+	stop := make(chan struct{})
+	var mu sync.Mutex
+	kinds := map[string]int{}
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			for n := i; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				kind := patient(f, n)
+				mu.Lock()
+				kinds[kind]++
+				mu.Unlock()
+			}
+		})
+	}
+	for _, g := range f.Gateways {
+		time.Sleep(time.Second)
+		g.Signal(syscall.SIGTERM)
+		if code := g.Exit(20 * time.Second); code != 0 {
+			t.Errorf("%s: exit %d", g.Opts.Name, code)
+		}
+		g.Start()
+		f.Meet()
+		for _, name := range []string{"n1", "n2"} {
+			rig.Eventually(t, 20*time.Second, name+" is back", func() bool { row := g.Node(name); return row != nil && row.State == "ready" && len(row.Sessions) == 2 })
+		}
+	}
+	close(stop)
+	callers.Wait()
+	if kinds["complete"] < 20 || len(kinds) != 1 {
+		t.Errorf("%v", kinds)
+	}
+	t.Log(kinds)
+}
+
+// patient asks one gateway, and the other when it is told at once that nothing ran.
+func patient(f *rig.Fleet, n int) string {
+	last := "nobody answers"
+	for try := range 20 {
+		g := f.Gateways[(n+try)%len(f.Gateways)]
+		status, code, body, _ := ask(g, "t-tick", `,"t_n":20,"t_ms":20`)
+		switch {
+		case status == 200 && strings.Contains(body, `"done":true`):
+			return "complete"
+		case status == 0 && strings.Contains(body, "refused"), status == 503 && (code == "draining" || code == "no_node"):
+			last = fmt.Sprint(status, " ", code)
+			time.Sleep(50 * time.Millisecond)
+		default:
+			return fmt.Sprintf("%d %s %.200s", status, code, body)
+		}
+	}
+	return last
 }

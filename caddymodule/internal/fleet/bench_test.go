@@ -106,3 +106,57 @@ func BenchmarkLine(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTell is a tick of a connection between gateways: with nothing changed, and with the credits of one node.
+func BenchmarkTell(b *testing.B) {
+	for _, nodes := range []int{1000, 10000} {
+		f := crowd(b, nodes)
+		k := Told{Peer: "gw2"}
+		if n := len(f.Tell(&k)); n != nodes {
+			b.Fatalf("%d messages", n)
+		}
+		b.Run(fmt.Sprint("nothing/", nodes), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if len(f.Tell(&k)) != 0 {
+					b.Fatal("something")
+				}
+			}
+		})
+		pinned := want(b, "m")
+		pinned.Node = "n0"
+		b.Run(fmt.Sprint("one/", nodes), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				acquire(b, f, pinned).Release()
+				if len(f.Tell(&k)) != 1 {
+					b.Fatal("not one")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPeerNodes is what another gateway's tick brings: the credits of one node of many; and all of them, when it has just come.
+func BenchmarkPeerNodes(b *testing.B) {
+	for _, nodes := range []int{1000, 10000} {
+		from, to := crowd(b, nodes), gatewayFleet(b, "gw2")
+		w := newWay(from, to)
+		all := from.Tell(w.told)
+		hear(b, to, w.peer, all...)
+		acquire(b, from, want(b, "own0"))
+		one := from.Tell(w.told)
+		b.Run(fmt.Sprint("one/", nodes), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				hear(b, to, w.peer, one...)
+			}
+		})
+		b.Run(fmt.Sprint("all/", nodes), func(b *testing.B) {
+			for b.Loop() {
+				to.PeerLeft(w.peer)
+				hear(b, to, w.peer, all...)
+			}
+		})
+	}
+}

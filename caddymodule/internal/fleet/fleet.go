@@ -69,7 +69,9 @@ type Fleet struct {
 	nodes  map[string]*node   // guarded by mu; by key
 	remote map[string][]*node // guarded by mu; those of other gateways, by name
 	peers  map[Peer]int       // guarded by mu; how many nodes each of the other gateways has told of
+	speaks map[string]Peer    // guarded by mu; the newest connection with each of the other gateways, of those that have told of nodes
 	here   int                // guarded by mu; nodes with a current session
+	swept  time.Time          // guarded by mu; when nodes that went long ago were last looked for
 	young  []*seat            // guarded by mu; every seat of which more may be heard soon, and others
 	index  *index             // guarded by mu
 	line   line               // guarded by mu
@@ -109,6 +111,7 @@ type seat struct {
 	models  int
 	holds   uint64 // counts the changes to what the targets hold
 	takes   uint64 // counts all other changes
+	heard   uint64 // counts what another gateway has said, of a peer's node
 }
 
 // Session is what a Fleet uses of a node's session: *tunnel.Session, or a test's.
@@ -136,7 +139,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop
 	}
-	return &Fleet{cfg: cfg, nodes: make(map[string]*node), remote: make(map[string][]*node), peers: make(map[Peer]int), index: newIndex(), fenced: make(map[string]uint64)}
+	return &Fleet{cfg: cfg, nodes: make(map[string]*node), remote: make(map[string][]*node), peers: make(map[Peer]int), speaks: make(map[string]Peer), index: newIndex(), fenced: make(map[string]uint64)}
 }
 
 // SetEpoch sets this gateway process's incarnation, which the store allocated.

@@ -111,6 +111,11 @@ func (a adapters) and(adapter string) adapters {
 	return adapters{a.ollama || adapter == adapterOllama, a.openai || adapter == adapterOpenAI}
 }
 
+// or joins what is known of one model.
+func (a adapters) or(b adapters) adapters {
+	return adapters{a.ollama || b.ollama, a.openai || b.openai}
+}
+
 // HeldBy reports by which adapters the model of this key is held, at nodes that are here, or went, or have come back and not reported yet.
 func (f *Fleet) HeldBy(key string) (ollama, openai bool) {
 	f.mu.Lock()

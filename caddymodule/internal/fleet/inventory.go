@@ -173,7 +173,7 @@ func (s *seat) add(t *target, c *tunnel.Target) error {
 			return fmt.Errorf("model entry of target %s: %w", t.name, err)
 		}
 		s.hold(t, parsed)
-		if s.models > maxModels || s.bytes > maxInventoryBytes {
+		if most := s.most(); s.models > most*maxModels || s.bytes > most*maxInventoryBytes {
 			return errInventory
 		}
 	}
@@ -199,6 +199,14 @@ func (s *seat) add(t *target, c *tunnel.Target) error {
 	return nil
 }
 
+// most is how many times the bounds a seat may hold: another gateway tells of one target after the other, and what one has given up another may have got.
+func (s *seat) most() int {
+	if s.node.peer != nil {
+		return 2
+	}
+	return 1
+}
+
 var errInventory = fmt.Errorf("inventory over %d models or %d bytes", maxModels, maxInventoryBytes)
 
 // parse reads an entry in the way of t's adapter. What no request can ask for is not held: see hold.
@@ -218,7 +226,6 @@ func (s *seat) hold(t *target, m ollama.Model) {
 	if m.Name == "" || m.Remote {
 		return
 	}
-	s.holds++
 	key := ollama.ModelKey(m.Name)
 	h := t.models[key]
 	switch {
@@ -231,6 +238,7 @@ func (s *seat) hold(t *target, m ollama.Model) {
 	case h.model.OpenAI && h.model.Name == m.Name && h.model.OwnedBy == m.OwnedBy:
 		return // some providers say "created now" each time, and lists would never come to rest
 	}
+	s.holds++
 	s.bytes += len(m.Raw) - len(h.model.Raw)
 	h.model = m
 }

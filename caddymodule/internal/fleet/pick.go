@@ -20,6 +20,8 @@ type Want struct {
 	Since string
 	// Filter says which targets may be used; nil: those with adapter ollama.
 	Filter *Filter
+	// Suits says which of these will do, by their nodes' labels; nil: all.
+	Suits func(labels map[string]string) bool
 	// From is the gateway that has forwarded the run, and which has its caller; empty: this one. Such a run goes no further, and never waits.
 	From string
 	// Front: the run was in line before and goes back to its head.
@@ -61,6 +63,9 @@ func (w *Want) serves(t *target) bool {
 			return false
 		}
 	} else if t.adapter != adapterOllama {
+		return false
+	}
+	if w.Suits != nil && !w.Suits(t.seat.session.Labels()) {
 		return false
 	}
 	return w.Since == "" || t.adapter != adapterOllama || t.release.AtLeast(ollama.ParseVersion(w.Since))

@@ -39,6 +39,8 @@ type Place struct {
 	Adapter string
 	// Origin is the provider's scheme://host:port, as its node says it; empty for nodes that do not.
 	Origin string
+	// Model is the provider's own name for the model that was asked for; empty where none was.
+	Model string
 	// Queued is how long the run waited.
 	Queued time.Duration
 
@@ -48,6 +50,7 @@ type Place struct {
 	model  string
 	from   string
 	credit bool
+	heard  uint64 // the seat's, when the place was given
 }
 
 // Peer returns the name of the gateway that the run is to be forwarded to; empty: the node's session is with this one.
@@ -155,7 +158,7 @@ type plain struct {
 
 // plain returns w in a form that can be compared, and whether it says all of w.
 func (w *Want) plain() (plain, bool) {
-	return plain{w.Model, w.Node, w.Target, w.Since, w.Credit, w.Filter}, len(w.Out) == 0
+	return plain{w.Model, w.Node, w.Target, w.Since, w.Credit, w.Filter}, len(w.Out) == 0 && w.Suits == nil
 }
 
 // awaits reports whether a run waits for what w wants.
@@ -204,7 +207,11 @@ func (f *Fleet) take(t *target, w *Want) *Place {
 	} else {
 		t.seat.places++
 	}
-	return &Place{Target: t.name, Adapter: t.adapter, Origin: t.origin, fleet: f, seat: t.seat, t: t, model: w.Model, from: w.From, credit: w.Credit}
+	name := ""
+	if h := t.models[w.Model]; h != nil {
+		name = h.model.Name
+	}
+	return &Place{Target: t.name, Model: name, Adapter: t.adapter, Origin: t.origin, fleet: f, seat: t.seat, t: t, model: w.Model, from: w.From, credit: w.Credit, heard: t.seat.heard}
 }
 
 // give undoes take. f.mu is held.
@@ -226,10 +233,14 @@ func (p *Place) Release() {
 	f.dispatch(p.seat)
 }
 
-// Full notes that the node refused p's run for want of a credit: its target counts as full until its next Status.
+// Full notes that the node refused p's run for want of a credit: its target counts as full until its next Status, or until its gateway says more of it. That may
+// have come already, before the refusal: there may be no more to be said then.
 func (p *Place) Full() {
 	p.fleet.mu.Lock()
 	defer p.fleet.mu.Unlock()
+	if p.heard != p.seat.heard {
+		return
+	}
 	p.t.full = true
 	p.seat.takes++
 }

@@ -33,8 +33,13 @@ func (w *Want) betterByWalk(a, b *target) int {
 		return -1
 	case la != lb:
 		return 1
-	case a.total*b.perTarget != b.total*a.perTarget:
-		return a.total*b.perTarget - b.total*a.perTarget
+	case a.taken()*b.perTarget != b.taken()*a.perTarget:
+		return a.taken()*b.perTarget - b.taken()*a.perTarget
+	case (a.seat.node.peer == nil) != (b.seat.node.peer == nil):
+		if a.seat.node.peer == nil {
+			return -1
+		}
+		return 1
 	case a.turn < b.turn:
 		return -1
 	case a.turn > b.turn:
@@ -50,7 +55,7 @@ func (f *Fleet) pickByWalk(w *Want) *target {
 			continue
 		}
 		for _, t := range n.seat.targets {
-			room := !t.full && t.total < t.perTarget && t.used[w.Model] < t.perModel
+			room := !t.full && t.total+t.others < t.perTarget && t.used[w.Model]+t.elsewhere[w.Model] < t.perModel
 			if !w.Credit {
 				room = t.seat.places < places
 			}
@@ -84,6 +89,7 @@ func (f *Fleet) surveyByWalk(w *Want) prospect {
 				if !t.reachable && n.goneAt.IsZero() && len(t.models) == 0 && f.cfg.Now().Sub(n.seat.since) < comingUp {
 					p = max(p, unknown)
 				}
+			case n.shadowed():
 			case n.live() && t.reachable && w.out(t):
 				p = max(p, excluded)
 			case n.live() && t.reachable:
@@ -105,13 +111,17 @@ func (f *Fleet) surveyByWalk(w *Want) prospect {
 func (f *Fleet) checkIndex(t *testing.T) {
 	t.Helper()
 	here, entries, targets := 0, 0, make(map[string]int)
+	young := make(map[*seat]bool, len(f.young))
+	for _, s := range f.young {
+		young[s] = true
+	}
 	for _, n := range f.nodes {
 		if n.seat == nil {
 			continue
 		}
 		if n.goneAt.IsZero() {
 			here++
-			if (!n.seat.ready || n.seat.fresh(f.cfg.Now())) && !slices.Contains(f.young, n.seat) {
+			if (!n.seat.ready || n.seat.fresh(f.cfg.Now())) && !young[n.seat] {
 				t.Fatalf("%s is young, and not among those", n.name)
 			}
 		}
@@ -146,6 +156,55 @@ func (f *Fleet) checkIndex(t *testing.T) {
 	}
 	if here != f.here || entries != 0 {
 		t.Fatalf("%d nodes are here, %d are counted; %d entries are not in the index", here, f.here, entries)
+	}
+	f.checkRemote(t)
+}
+
+// checkRemote compares what the Fleet keeps of other gateways' nodes beside the nodes themselves.
+func (f *Fleet) checkRemote(t *testing.T) {
+	t.Helper()
+	records, live := 0, make(map[Peer]int)
+	for at, n := range f.nodes {
+		if at != n.key() {
+			t.Fatalf("%s stands at %s", n.key(), at)
+		}
+		if n.peer == nil {
+			continue
+		}
+		if records++; !slices.Contains(f.remote[n.name], n) {
+			t.Fatalf("%s is not among those of its name", at)
+		}
+		if n.goneAt.IsZero() {
+			live[n.peer]++
+		}
+		if own := f.nodes[n.name]; own != nil && own.seat != nil && own.goneAt.IsZero() && !n.goneAt.IsZero() {
+			t.Fatalf("%s is remembered although the node is here", at)
+		}
+	}
+	for name, there := range f.remote {
+		if records -= len(there); len(there) == 0 {
+			t.Fatalf("nothing is kept of %s", name)
+		}
+	}
+	if records != 0 {
+		t.Fatalf("%d records of other gateways' nodes are kept and lost", -records)
+	}
+	for p, n := range f.peers {
+		if n != live[p] {
+			t.Fatalf("%d nodes of %s are here, %d are counted", live[p], p.Node(), n)
+		}
+		delete(live, p)
+	}
+	if len(live) != 0 {
+		t.Fatalf("nodes of connections that have ended: %v", live)
+	}
+	for name, p := range f.speaks {
+		if _, ok := f.peers[p]; !ok || p.Node() != name {
+			t.Fatalf("%s speaks for %s", p.Node(), name)
+		}
+	}
+	if len(f.young) > 2*len(f.nodes)+65 {
+		t.Fatalf("%d seats count as young, of %d nodes", len(f.young), len(f.nodes))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -67,6 +68,16 @@ func (f *Fleet) sit(n *node, s Session, draining bool) bool {
 		return false
 	}
 	before := n.seat.held()
+	for away := range f.named(n.name) { // gone from another gateway, as when that one stops
+		if away.peer != nil && !away.goneAt.IsZero() {
+			for key, by := range away.seat.held() {
+				if before == nil {
+					before = make(map[string]adapters)
+				}
+				before[key] = before[key].or(by)
+			}
+		}
+	}
 	f.index.forget(n.seat)
 	if !n.goneAt.IsZero() {
 		f.here++
@@ -75,7 +86,7 @@ func (f *Fleet) sit(n *node, s Session, draining bool) bool {
 	n.goneAt = time.Time{}
 	n.draining = draining
 	f.forgetAway(n)
-	f.young = append(f.young, n.seat)
+	f.comes(n.seat)
 	f.changed()
 	return true
 }
@@ -93,25 +104,42 @@ func (f *Fleet) node(name string) *node {
 	return n
 }
 
-// sweep forgets nodes that went long ago, and the longest gone when there are too many. f.mu is held.
+// sweepEvery is how often nodes that went are looked through for those that went long ago.
+const sweepEvery = time.Minute
+
+// sweep forgets nodes that went long ago, and the longest gone when there are too many: more of them than that, so that it is not for each that comes that all
+// are looked through. f.mu is held.
 func (f *Fleet) sweep() {
-	var oldest *node
-	gone := 0
+	now := f.cfg.Now()
+	if len(f.nodes)-f.here <= maxGone && now.Sub(f.swept) < sweepEvery {
+		return
+	}
+	f.swept = now
+	var gone []*node
 	for _, n := range f.nodes {
 		switch {
 		case n.goneAt.IsZero():
-		case f.cfg.Now().Sub(n.goneAt) > rememberGone:
+		case now.Sub(n.goneAt) > rememberGone:
 			f.forget(n)
 		default:
-			gone++
-			if oldest == nil || n.goneAt.Before(oldest.goneAt) {
-				oldest = n
-			}
+			gone = append(gone, n)
 		}
 	}
-	if gone > maxGone {
-		f.forget(oldest)
+	if len(gone) <= maxGone {
+		return
 	}
+	slices.SortFunc(gone, func(a, b *node) int { return a.goneAt.Compare(b.goneAt) })
+	for _, n := range gone[:len(gone)-maxGone*7/8] {
+		f.forget(n)
+	}
+}
+
+// comes counts a new seat among those of which more may be heard soon. f.mu is held.
+func (f *Fleet) comes(s *seat) {
+	if len(f.young) > 2*len(f.nodes)+64 {
+		f.eachYoung(func(*seat) bool { return false }) // else those that are over gather, while nobody asks
+	}
+	f.young = append(f.young, s)
 }
 
 // forget drops a node that went. f.mu is held.

@@ -117,6 +117,10 @@ func (f *Fleet) forgetAway(back *node) {
 func (f *Fleet) PeerNodes(p Peer, nodes []*tunnel.PeerNode) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !f.newest(p) {
+		f.Fenced("stale_peer")
+		return nil
+	}
 	for _, m := range nodes {
 		if err := f.peerNode(p, m); err != nil {
 			return closeErr(tunnel.CloseProtocol, "node %s of gateway %s: %v", m.Name, p.Node(), err)
@@ -124,6 +128,16 @@ func (f *Fleet) PeerNodes(p Peer, nodes []*tunnel.PeerNode) error {
 	}
 	f.changed()
 	return nil
+}
+
+// newest reports whether p is the newest connection with its gateway, by what they have told: what one that was replaced still says late is of no effect, or
+// the nodes that the newer one has told of already would end with it. f.mu is held.
+func (f *Fleet) newest(p Peer) bool {
+	if _, ok := f.peers[p]; !ok {
+		f.peers[p] = 0
+		f.speaks[p.Node()] = p
+	}
+	return f.speaks[p.Node()] == p
 }
 
 // peerNode takes in one of them. f.mu is held.
@@ -139,17 +153,21 @@ func (f *Fleet) peerNode(p Peer, m *tunnel.PeerNode) error {
 	if !ok {
 		return errors.New("in no state that there is")
 	}
+	if y := time.UnixMilli(m.SinceMs).UTC().Year(); y < 1 || y > 9998 {
+		return errors.New("since when cannot be shown")
+	}
 	if n == nil || n.peer != p || !n.goneAt.IsZero() || n.seat.session.Generation() != m.Generation {
 		if n != nil && n.peer != p && n.goneAt.IsZero() {
 			f.peerNodeGone(n) // of an older connection with the same gateway
 		}
-		if f.peers[p] >= maxPeerNodes {
+		if f.peers[p] >= maxPeerNodes && (n == nil || n.peer != p || !n.goneAt.IsZero()) {
 			return fmt.Errorf("more than %d nodes", maxPeerNodes)
 		}
 		n = f.sitRemote(p, n, m)
 	}
 	s := n.seat.session.(*remoteSession) //nolint:errcheck // sitRemote's
 	s.state = state
+	n.seat.heard++
 	if err := n.seat.apply(m.Targets); err != nil {
 		return err
 	}
@@ -191,6 +209,9 @@ func (f *Fleet) sitRemote(p Peer, old *node, m *tunnel.PeerNode) *node {
 			f.peers[old.peer]--
 		}
 		f.forget(old)
+		if old.goneAt.IsZero() {
+			old.goneAt = f.cfg.Now() // places there are of no effect any more
+		}
 	}
 	f.sweep()
 	n := &node{name: m.Name, peer: p, gateway: p.Node(), fleet: f}
@@ -205,7 +226,7 @@ func (f *Fleet) sitRemote(p Peer, old *node, m *tunnel.PeerNode) *node {
 	f.remote[n.name] = append(f.remote[n.name], n)
 	f.here++
 	f.peers[p]++
-	f.young = append(f.young, n.seat)
+	f.comes(n.seat)
 	return n
 }
 
@@ -246,6 +267,11 @@ func (f *Fleet) PeerLeft(p Peer) {
 		f.peerNodeGone(n)
 	}
 	delete(f.peers, p)
+	if f.speaks[p.Node()] == p {
+		delete(f.speaks, p.Node())
+	}
+	f.sweep()
+	f.eachYoung(func(*seat) bool { return false }) // forgets those that are over
 }
 
 // peerNodes are the nodes of one connection with another gateway. f.mu is held.

@@ -8,8 +8,13 @@ import (
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
-// pieceBytes is about how much of a node's inventory one message of Tell holds.
-const pieceBytes = 96 << 10
+const (
+	// pieceBytes is about how much of a node's inventory one message of Tell holds.
+	pieceBytes = 96 << 10
+	// loadedBytes is up to where what is loaded is told beside that, and takenBytes how much says which models' credits are taken: a message holds 200 KiB.
+	loadedBytes = 160 << 10
+	takenBytes  = 24 << 10
+)
 
 // Told is what another gateway has been told of the nodes here. It belongs to one connection, and to one goroutine.
 type Told struct {
@@ -23,7 +28,7 @@ type toldNode struct {
 	generation   uint64
 	holds, takes uint64
 	state        tunnel.PeerNodeState
-	targets      map[string]bool
+	targets      map[string]*target // by name; to tell them from others of the same names
 	round        uint64
 }
 
@@ -76,7 +81,8 @@ func (n *node) peerState() tunnel.PeerNodeState {
 	return tunnel.PeerSuspect
 }
 
-// teller makes the messages about one node. The last one says how many credits are taken: each says all that there is of that.
+// teller makes the messages about one node. Each says how many credits are taken of the targets that have been told by then: a message replaces what was said
+// of that before.
 type teller struct {
 	n     *node
 	to    string
@@ -89,23 +95,31 @@ type teller struct {
 func (b *teller) node(state tunnel.PeerNodeState) {
 	s := b.n.seat
 	b.next(state)
-	if b.whole {
-		for name := range b.told.targets {
-			if s.targets[name] == nil {
-				b.last().Targets = append(b.last().Targets, &tunnel.Target{Name: name, Gone: true})
-			}
+	known := make(map[string]bool, len(s.targets))
+	for name, t := range b.told.targets {
+		if s.targets[name] == t {
+			known[name] = true
+			continue
 		}
-		b.told.targets = make(map[string]bool, len(s.targets))
+		// Withdrawn; what goes by that name now is another one, of which nothing is known there.
+		b.last().Targets = append(b.last().Targets, &tunnel.Target{Name: name, Gone: true})
+		b.size += len(name) + 16
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.targets)) {
-		b.told.targets[name] = true
 		b.target(s.targets[name], state)
 	}
+	b.told.targets = maps.Clone(s.targets)
 	taken := b.taken()
 	for _, m := range b.out {
-		m.Taken = nil
+		for _, t := range m.Targets {
+			known[t.Name] = !t.Gone
+		}
+		for _, k := range taken {
+			if known[k.Target] {
+				m.Taken = append(m.Taken, k)
+			}
+		}
 	}
-	b.last().Taken = taken
 }
 
 func (b *teller) last() *tunnel.PeerNode { return b.out[len(b.out)-1] }
@@ -117,6 +131,9 @@ func (b *teller) next(state tunnel.PeerNodeState) {
 		Name: b.n.name, Generation: s.Generation(), State: state, Software: s.Software(), Labels: s.Labels(), SinceMs: s.Since().UnixMilli(),
 	})
 	b.size = 0
+	for k, v := range s.Labels() {
+		b.size += len(k) + len(v) + 16
+	}
 }
 
 // head is what each message says of a target.
@@ -136,10 +153,10 @@ func (b *teller) target(t *target, state tunnel.PeerNodeState) {
 	m.Reset_ = b.whole
 	m.Loaded = &tunnel.Loaded{}
 	b.last().Targets = append(b.last().Targets, m)
-	b.size += 256
+	b.size += len(t.name) + len(t.adapter) + len(t.version) + len(t.origin) + 64
 	for _, l := range t.loaded {
-		if b.size += len(l.Name) + len(l.Raw) + 16; b.size > 2*pieceBytes {
-			break // what does not fit beside 96 KiB of models is not told: a hint, no more
+		if b.size += len(l.Name) + len(l.Raw) + 16; b.size > loadedBytes {
+			break // what does not fit is not told: a hint, no more
 		}
 		m.Loaded.Models = append(m.Loaded.Models, &tunnel.Model{Name: l.Name, Json: l.Raw})
 	}
@@ -161,17 +178,28 @@ func (b *teller) target(t *target, state tunnel.PeerNodeState) {
 	}
 }
 
-// taken are the credits that are taken, but for those of the gateway that is told: it knows of its own.
+// taken are the credits that are taken, but for those of the gateway that is told: it knows of its own. Of more models than fit it is only told how many
+// credits there are, under no model.
 func (b *teller) taken() (out []*tunnel.Taken) {
+	size := 0
 	for name, t := range b.n.seat.targets {
+		rest := 0
 		if t.full {
 			out = append(out, &tunnel.Taken{Target: name, Full: true})
 		}
 		own := t.from[b.to]
 		for key, n := range t.used {
-			if n -= own[key]; n > 0 {
-				out = append(out, &tunnel.Taken{Target: name, Model: key, Credits: uint32(n)}) //nolint:gosec // at most maxCredits
+			if n -= own[key]; n <= 0 {
+				continue
 			}
+			if size += len(name) + len(key) + 16; len(key) > maxNameBytes || size > takenBytes {
+				rest += n
+				continue
+			}
+			out = append(out, &tunnel.Taken{Target: name, Model: key, Credits: uint32(n)}) //nolint:gosec // at most maxCredits
+		}
+		if rest > 0 {
+			out = append(out, &tunnel.Taken{Target: name, Credits: uint32(min(rest, maxCredits))}) //nolint:gosec // bounded
 		}
 	}
 	return out

@@ -72,6 +72,10 @@ func (f *Fleet) Nodes() []NodeView {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := f.ownNodes()
+	at := make(map[string]int, len(out))
+	for i, v := range out {
+		at[v.Name] = i
+	}
 	for name, there := range f.remote {
 		best := f.nodes[name]
 		var away []SessionView
@@ -84,17 +88,20 @@ func (f *Fleet) Nodes() []NodeView {
 				best = n
 			}
 		}
-		out = f.alsoAt(out, name, best, away)
+		i, ok := at[name]
+		if !ok {
+			i = -1
+		}
+		out = f.alsoAt(out, i, best, away)
 	}
 	return sortNodes(out)
 }
 
-// alsoAt adds a node's sessions with other gateways to its row, or the row where this gateway has none, or none any more. f.mu is held.
-func (f *Fleet) alsoAt(rows []NodeView, name string, best *node, away []SessionView) []NodeView {
+// alsoAt adds a node's sessions with other gateways to its row i, or the row where this gateway has none (-1), or none any more. f.mu is held.
+func (f *Fleet) alsoAt(rows []NodeView, i int, best *node, away []SessionView) []NodeView {
 	if len(away) == 0 {
 		return rows
 	}
-	i := slices.IndexFunc(rows, func(v NodeView) bool { return v.Name == name })
 	if best.peer != nil {
 		v := f.view(best)
 		v.Sessions = nil

@@ -19,7 +19,7 @@ type Account struct {
 	Run, Session, Principal, Route, Endpoint string
 	// User is who a Caddy authentication handler says is calling; set before Serve.
 	User       string
-	Kind       string // "tunnel"
+	Kind       string // tunnel | edge
 	Model      string // as the catalogue spells it
 	Node       string
 	Target     string
@@ -46,6 +46,7 @@ type Account struct {
 	unblock func()                  // guarded by mu
 	attempt int                     // guarded by mu; counts attach
 	begun   bool                    // it was a run: guarded by Hub.mu until Serve returns
+	handed  bool                    // the run goes on without its caller, and has an account of its own
 	stalled atomic.Bool
 	sent    atomic.Uint64 // Bytes, for View
 	tally   *ollama.Tally
@@ -152,6 +153,15 @@ func (a *Account) end(outcome tunnel.Outcome, code string, status int) bool {
 	}
 	a.Code, a.Status, a.state, a.Total = code, status, "ended", time.Since(a.Started)
 	return true
+}
+
+// adopt takes over what another account, which has ended, says of its run: the request was that run.
+func (a *Account) adopt(run *Account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Session, a.Kind, a.Model, a.Node, a.Target, a.Adapter, a.Generation = run.Session, run.Kind, run.Model, run.Node, run.Target, run.Adapter, run.Generation
+	a.Attempts, a.Outcome, a.Code, a.Status, a.state = run.Attempts, run.Outcome, run.Code, run.Status, run.state
+	a.Queued, a.FirstByte, a.Total, a.InputTokens, a.OutputTokens, a.begun = run.Queued, run.FirstByte, run.Total, run.InputTokens, run.OutputTokens, true
 }
 
 // RunView is one row of `caddy fairway runs`; its JSON names are a contract.

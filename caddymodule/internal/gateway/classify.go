@@ -65,6 +65,10 @@ func splitPrefixes(path string) (rest, token, node string, err error) {
 func (x *exchange) unknown() error {
 	if x.match.Status == http.StatusMethodNotAllowed {
 		x.w.Header().Set("Allow", x.match.Allow)
+		if x.match.Family == ollama.Edge { // Fairway's own, and not an imitation
+			x.respond(http.StatusMethodNotAllowed, ollama.ContentTypeJSON, ollama.Edge.ErrorBody(http.StatusMethodNotAllowed, "", "405 method not allowed"))
+			return nil
+		}
 		x.respond(http.StatusMethodNotAllowed, ollama.ContentTypeText, []byte(ollama.MethodNotAllowedText))
 		return nil
 	}

@@ -180,10 +180,24 @@ func (c *copier) finish(t *tunnel.Terminal) error {
 	if !x.started {
 		return err
 	}
+	if c.whole() {
+		// Nothing is missing but the node's own word: for the client the answer is complete, and nothing may follow it.
+		x.acc.complete(t)
+		return nil
+	}
 	if t.Code != tunnel.CodeCanceled || x.r.Context().Err() == nil {
 		c.append(asFailure(err, x.match.Endpoint, ""))
 	}
 	return err
+}
+
+// whole reports whether the client has all of the answer, although the run did not end as completed.
+func (c *copier) whole() bool {
+	x := c.u.x
+	if declared := x.w.Header().Get("Content-Length"); declared != "" {
+		return c.hasBody() && declared == strconv.FormatUint(x.acc.Bytes, 10)
+	}
+	return c.family != opaque && x.acc.tally.Whole()
 }
 
 // append adds the error to a stream that was cut, after ending the line or event under way.

@@ -47,9 +47,11 @@ type run struct {
 	attempt uint32
 	stale   int             // attempts that found their session over
 	loan    *loan           // of the attempt under way; nil without a credential
-	given   *tunnel.RunOpen // the run as another gateway has forwarded it; nil for one of a caller's
-	answer  *tunnel.Answer  // the last provider's, from a refusal
-	code    string          // of the last refusal
+	given   *tunnel.RunOpen // the run where it is not its caller's request as it came: another gateway has forwarded it, or it is typed
+	// answerer takes in the answer; nil: it is copied to the caller.
+	answerer func(*tunnel.Run) (*tunnel.Refused, error)
+	answer   *tunnel.Answer // the last provider's, from a refusal
+	code     string         // of the last refusal
 }
 
 func (x *exchange) newRun(body []byte) *run {
@@ -206,6 +208,9 @@ func (u *run) follow(r *tunnel.Run, written <-chan struct{}) (*tunnel.Refused, e
 		<-written
 		r.Close()
 	}()
+	if u.answerer != nil {
+		return u.answerer(r)
+	}
 	return u.copy(r)
 }
 
@@ -247,10 +252,17 @@ func (u *run) leaveOut(place *fleet.Place, code string) {
 func (u *run) open(place *fleet.Place) *tunnel.RunOpen {
 	x := u.x
 	if g := u.given; g != nil {
-		return &tunnel.RunOpen{
-			Run: g.Run, Attempt: g.Attempt, Generation: g.Generation, Kind: g.Kind, Adapter: g.Adapter, Target: g.Target, SessionId: g.SessionId,
+		o := &tunnel.RunOpen{
+			Run: g.Run, Attempt: u.attempt, Generation: place.Generation(), Kind: g.Kind, Adapter: place.Adapter, Target: place.Target, SessionId: g.SessionId,
 			DeadlineMs: g.DeadlineMs, Method: g.Method, Path: g.Path, Headers: g.Headers, Body: g.Body, BodyLength: g.BodyLength, Model: g.Model, Credit: g.Credit,
 		}
+		if g.Forward == nil { // typed, of a caller's
+			o.Model = place.Model
+			if d, ok := u.ctx.Deadline(); ok {
+				o.DeadlineMs = uint64(max(1, time.Until(d).Milliseconds())) //nolint:gosec // positive
+			}
+		}
+		return o
 	}
 	path := x.match.Path
 	if q := x.r.URL.RawQuery; q != "" && x.match.Endpoint.ModelIn != ollama.ModelMultipart { // a form server reads the query first

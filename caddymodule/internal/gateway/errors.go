@@ -31,6 +31,7 @@ const (
 	codeBodyTooLarge   = "body_too_large"
 	codeDraining       = "draining"
 	codeNotFound       = "not_found"
+	codeRunNotFound    = "run_not_found"
 )
 
 // statusClientGone is what logs show for a client that left, as other proxies do.
@@ -47,6 +48,7 @@ var codes = map[string]struct {
 	codeQueueFull:                {503, 1},
 	codeQueueTimeout:             {503, 1},
 	codeNoNode:                   {503, 5},
+	codeRunNotFound:              {404, 0},
 	codeStoreUnavail:             {503, 5},
 	codeDraining:                 {503, 5},
 	codeClientStalled:            {statusClientGone, 0},

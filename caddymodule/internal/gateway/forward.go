@@ -77,7 +77,7 @@ func (w *forwarded) check(ctx context.Context, peer string) *tunnel.Refused {
 		return never(tunnel.CodeBadRun, "not a run that this gateway has forwarded, or not its first hop")
 	case !validRunID(o.Run) || o.Leased || len(fw.Principal)+len(fw.Route)+len(fw.Profile)+len(fw.Node) > maxForwardName:
 		return never(tunnel.CodeBadRun, "names that are too long, or a lease")
-	case o.Kind != tunnel.KindTunnel:
+	case o.Kind != tunnel.KindTunnel && o.Kind != tunnel.KindEdge:
 		return never(tunnel.CodeUnsupportedKind, "")
 	}
 	r, err := http.NewRequestWithContext(ctx, o.Method, string(o.Path), http.NoBody)
@@ -85,7 +85,7 @@ func (w *forwarded) check(ctx context.Context, peer string) *tunnel.Refused {
 		return never(tunnel.CodeBadRun, "method or path")
 	}
 	match := ollama.Lookup(o.Method, r.URL.EscapedPath())
-	if match.Status != http.StatusOK {
+	if match.Status != http.StatusOK || (match.Endpoint.Name == "edge.run") != (o.Kind == tunnel.KindEdge) {
 		return never(tunnel.CodeNotAllowed, "no endpoint")
 	}
 	if fw.Profile != "" || len(st.Profiles) > 0 {
@@ -147,7 +147,11 @@ func (w *forwarded) body() error {
 // place takes a place at the very session that the entry gateway has chosen.
 func (w *forwarded) place() (*fleet.Place, *tunnel.Refused) {
 	o, u := w.in.Open, w.u
-	u.want = fleet.Want{Node: o.Forward.Node, Target: o.Target, Model: o.Model, Credit: o.Credit, From: o.Forward.Gateway, Filter: anyTarget}
+	model := o.Model
+	if o.Kind == tunnel.KindEdge && model != "" {
+		model = ollama.ModelKey(model) // it is the provider's own name
+	}
+	u.want = fleet.Want{Node: o.Forward.Node, Target: o.Target, Model: model, Credit: o.Credit, From: o.Forward.Gateway, Filter: anyTarget}
 	place, err := w.hub.fleet.Acquire(u.ctx, &u.want, fleet.Queue{})
 	switch {
 	case errors.Is(err, fleet.ErrQueueFull):

@@ -99,7 +99,9 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, acc *Account) {
 	}
 	defer func() {
 		acc.end(tunnel.Failed, "internal", http.StatusInternalServerError) // of no effect but after a fault of ours
-		h.hub.account(acc)
+		if !acc.handed {
+			h.hub.account(acc)
+		}
 	}()
 	if err := x.serve(); err != nil {
 		x.fail(err)
@@ -144,6 +146,8 @@ func (x *exchange) serve() error {
 		return x.route()
 	case ollama.Pin:
 		return x.pin()
+	case ollama.Typed:
+		return x.typed()
 	}
 	return fail(codeForbidden, "%s is not served by this gateway", x.match.Path)
 }

@@ -41,6 +41,7 @@ type Hub struct {
 	fleet  *fleet.Fleet
 	runs   *registry
 	bodies budget
+	typed  *typedRuns
 	lender *lender
 	keeper *keeper // nil: the store is this gateway's alone
 	peers  *peers  // likewise
@@ -68,7 +69,7 @@ var errStopping = fail(codeDraining, "the gateway is shutting down")
 
 // NewHub returns a hub in memory: no socket, no goroutine.
 func NewHub(cfg HubConfig) *Hub {
-	h := &Hub{cfg: cfg, runs: newRegistry()}
+	h := &Hub{cfg: cfg, runs: newRegistry(), typed: newTypedRuns()}
 	h.lender = newLender(systemClock, func(by time.Duration) {
 		h.log().Warn("the clock was set; no leases are issued for a moment", zap.Duration("by", by), zap.Duration("pause", lease.TTL))
 	})

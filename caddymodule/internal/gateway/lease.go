@@ -66,7 +66,7 @@ func (u *run) lend(place *fleet.Place, p *Profile) (*loan, error) {
 	n.scope = lease.Scope{
 		Issuer:    pki.ID{TrustDomain: st.TrustDomain, Role: pki.RoleGateway, Name: st.Gateway}.String(),
 		Audience:  pki.ID{TrustDomain: st.TrustDomain, Role: pki.RoleNode, Name: place.Node()}.String(),
-		Principal: x.principal, Run: x.acc.Run, Attempt: u.attempt, Kind: "tunnel",
+		Principal: x.principal, Run: x.acc.Run, Attempt: u.attempt, Kind: u.kind(),
 		Route: now.route, Slot: b.slot, Profile: b.profile, Version: b.version,
 		Target: lease.TargetRef{Adapter: place.Adapter, ID: place.Target, Origin: place.Origin},
 		Header: b.Header, PGN: now.pgn, CGN: place.Generation(), Epoch: hub.fleet.Epoch(), Exporter: bind.Exporter, Leaf: bind.Node,
@@ -77,6 +77,14 @@ func (u *run) lend(place *fleet.Place, p *Profile) (*loan, error) {
 		Target: place.Target, Origin: place.Origin, Lane: base64.RawURLEncoding.EncodeToString(tag[:9]), Generation: place.Generation(), Projection: now.pgn,
 	}
 	return n, nil
+}
+
+// kind is the run's, as leases spell it.
+func (u *run) kind() string {
+	if u.given != nil && u.given.Kind == tunnel.KindEdge {
+		return "edge"
+	}
+	return "tunnel"
 }
 
 // subjects are what a lease names that may be revoked.

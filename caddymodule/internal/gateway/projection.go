@@ -168,9 +168,11 @@ func (st *Settings) profileFor(c fleet.Candidate) (p *Profile, ok bool) {
 
 // filters say which targets a configuration uses. The first two are nil without profiles: then it is those with adapter ollama.
 type filters struct {
-	native  *fleet.Filter // for Ollama's own endpoints
-	all     *fleet.Filter // for those that every provider may have
-	foreign *fleet.Filter // for those that Ollama does not have
+	native  *fleet.Filter            // for Ollama's own endpoints
+	all     *fleet.Filter            // for those that every provider may have
+	foreign *fleet.Filter            // for those that Ollama does not have
+	typed   *fleet.Filter            // for typed runs on a node
+	cloud   map[string]*fleet.Filter // for those in the cloud, by profile; under "" for any
 }
 
 // filters returns the same filters each time: runs with the same filter wait in one line.
@@ -180,9 +182,20 @@ func (st *Settings) filters() filters {
 			_, ok := st.profileFor(c)
 			return ok && c.Adapter == "openai"
 		}}
+		st.made.cloud = map[string]*fleet.Filter{}
+		for _, p := range append([]Profile{{}}, st.Profiles...) {
+			st.made.cloud[p.Name] = &fleet.Filter{Serves: func(c fleet.Candidate) bool {
+				used, ok := st.profileFor(c)
+				return ok && used != nil && c.Adapter == "goals" && (p.Name == "" || used.Name == p.Name)
+			}}
+		}
 		if len(st.Profiles) == 0 {
 			return
 		}
+		st.made.typed = &fleet.Filter{Serves: func(c fleet.Candidate) bool {
+			_, ok := st.profileFor(c)
+			return ok && (c.Adapter == "ollama" || c.Adapter == "openai")
+		}}
 		st.made.native = &fleet.Filter{Serves: func(c fleet.Candidate) bool {
 			_, ok := st.profileFor(c)
 			return ok && c.Adapter == "ollama"
@@ -194,6 +207,16 @@ func (st *Settings) filters() filters {
 	})
 	return st.made
 }
+
+// cloud returns the filter of the targets that run workflows under a profile, or under any.
+func (st *Settings) cloud(profile string) *fleet.Filter {
+	if f := st.filters().cloud[profile]; f != nil {
+		return f
+	}
+	return noTarget
+}
+
+var noTarget = &fleet.Filter{Serves: func(fleet.Candidate) bool { return false }}
 
 // filter returns the one for an endpoint.
 func (st *Settings) filter(e *ollama.Endpoint) *fleet.Filter {

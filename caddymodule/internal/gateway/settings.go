@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/internal/pki"
 	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -45,6 +46,8 @@ type Settings struct {
 	// ServeOwned lets runs without a credential go on while a shared store cannot be reached; otherwise they are refused once the sessions are no
 	// longer known to be this gateway's.
 	ServeOwned bool
+	// Gates are what typed runs have to pass here.
+	Gates edge.Gates
 	// Embedded is the node inside this process; nil for none.
 	Embedded *Embedded
 

@@ -1,0 +1,102 @@
+package caddymodule
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/fairway-edge/fairway/internal/edge"
+)
+
+// Edge says what typed runs have to pass before anything of them leaves the gateway.
+type Edge struct {
+	// What is taken out of the input texts, as Go regular expressions. A run whose own
+	// words match is refused.
+	Redact []string `json:"redact,omitempty"`
+
+	// How many tokens a run may take at most, estimated before it starts. Default:
+	// 100000.
+	Budget int `json:"budget,omitempty"`
+
+	// The tools that an action may name. Default: none.
+	Tools []string `json:"tools,omitempty"`
+
+	// The highest risk of an action that needs nobody's approval, `R0` or `R1`.
+	// Default: `R1`.
+	Approve string `json:"approve,omitempty"`
+}
+
+// maxBudget bounds what a budget may say.
+const maxBudget = 1 << 30
+
+// UnmarshalCaddyfile reads the block of edge.
+func (e *Edge) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return d.Errf("edge takes a block, not '%s'", d.Val())
+	}
+	return options{
+		"redact": texts(&e.Redact, checkRedact),
+		"budget": {parse: func(d *caddyfile.Dispenser) error {
+			var v string
+			if err := text(&v, checkBudget).parse(d); err != nil {
+				return err
+			}
+			e.Budget, _ = strconv.Atoi(v) // judged above
+			return nil
+		}},
+		"tools":   texts(&e.Tools, checkTool),
+		"approve": text(&e.Approve, checkApprove),
+	}.parse(d, "edge", d.Nesting())
+}
+
+func checkRedact(v string) error {
+	_, err := edge.NewRedaction([]string{v})
+	return err
+}
+
+func checkBudget(v string) error {
+	if n, err := strconv.Atoi(v); err != nil || n < 1 || n > maxBudget {
+		return fmt.Errorf("'%s' is not a number of tokens: want 1 to %d", v, maxBudget)
+	}
+	return nil
+}
+
+func checkTool(v string) error {
+	if v == "" || len(v) > 128 {
+		return fmt.Errorf("'%s' is not the name of a tool: want 1 to 128 bytes", v)
+	}
+	return nil
+}
+
+func checkApprove(v string) error { return oneOf(v, string(edge.R0), string(edge.R1)) }
+
+// gates resolves the block; nil is every default.
+func (e *Edge) gates(repl resolver) (g edge.Gates, err error) {
+	if e == nil {
+		return g, nil
+	}
+	if g.Redaction, err = edge.NewRedaction(e.Redact); err != nil {
+		return g, err // a pattern's braces are not placeholders
+	}
+	if e.Budget != 0 {
+		if err := checkBudget(strconv.Itoa(e.Budget)); err != nil {
+			return g, fmt.Errorf("budget: %w", err)
+		}
+		g.Budget = edge.Budget{Tokens: e.Budget}
+	}
+	tools, err := repl.list("tools", e.Tools, checkTool)
+	if err != nil {
+		return g, err
+	}
+	g.Tools = tools
+	approve, err := repl.value("approve", e.Approve, string(edge.R1), checkApprove)
+	if err != nil {
+		return g, err
+	}
+	g.Approval, err = edge.NewApproval(edge.Risk(approve))
+	return g, err
+}
+
+// Interface guard
+var _ caddyfile.Unmarshaler = (*Edge)(nil)

@@ -1,0 +1,50 @@
+package fleet
+
+// Standing is how one target that holds a model stands.
+type Standing struct {
+	Labels map[string]string // of its node; must not be changed
+	Ready  bool              // its node can take runs now
+	Loaded bool
+	Free   int // runs of the model that it would take now
+}
+
+// Standing tells how every target that holds the model and that a run could go to stands, in no order.
+func (f *Fleet) Standing(key string, filter *Filter) (out []Standing) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.index.models[key]
+	if l == nil {
+		return nil
+	}
+	w := Want{Model: key, Filter: filter}
+	for _, h := range l.here {
+		t := h.target
+		if !w.serves(t) || t.seat.node.shadowed() {
+			continue
+		}
+		free := min(t.perTarget-t.taken(), t.perModel-h.used-t.elsewhere[key])
+		if t.full {
+			free = 0
+		}
+		out = append(out, Standing{Labels: t.seat.session.Labels(), Ready: t.reachable && t.seat.node.live(), Loaded: h.loaded, Free: max(0, free)})
+	}
+	return out
+}
+
+// Serves reports whether a target that the filter admits can be reached now.
+func (f *Fleet) Serves(filter *Filter) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := Want{Filter: filter}
+	for _, n := range f.nodes {
+		if !n.live() {
+			continue
+		}
+		for _, t := range n.seat.targets {
+			if t.reachable && w.serves(t) {
+				return true
+			}
+		}
+	}
+	return false
+}
