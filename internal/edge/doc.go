@@ -6,7 +6,7 @@
 // or a network did.
 //
 // The package is used on both sides. The gateway and the node hold a run to the same rules with the same code; a node does so also with the
-// gateway away. It opens no socket, reads no clock and keeps no state.
+// gateway away. It opens no socket and reads no clock, and keeps nothing but the last schemas, compiled.
 //
 // # A run, step by step
 //

@@ -30,8 +30,20 @@ const (
 	notURL   = "urn:fairway:not-schema"
 )
 
-// newSchema checks a schema and compiles it. Nothing is fetched for it, from no network and no disk.
-func newSchema(n *node) (_ *schema, refused *FieldError) {
+// newSchema checks a schema and compiles it, or finds it compiled.
+func newSchema(n *node) (*schema, *FieldError) {
+	if s := remembered.find(n.raw); s != nil {
+		return s, nil
+	}
+	s, refused := compileSchema(n)
+	if refused == nil && len(n.raw) > 0 {
+		remembered.keep(n.raw, s)
+	}
+	return s, refused
+}
+
+// compileSchema checks a schema and compiles it. Nothing is fetched for it, from no network and no disk.
+func compileSchema(n *node) (_ *schema, refused *FieldError) {
 	w := walker{places: make(map[string]int)}
 	if refused := w.schema(n, ""); refused != nil {
 		return nil, refused

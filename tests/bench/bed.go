@@ -37,6 +37,8 @@ type path struct {
 	name  string
 	url   string
 	procs []*proc // whose CPU counts
+	at    string  // the endpoint; default /api/chat
+	body  string  // default smallBody
 }
 
 func (b *bed) path(name string) *path {
@@ -178,10 +180,10 @@ func setUp(ctx context.Context) (*bed, error) {
 		return nil, err
 	}
 	b.paths = []*path{
-		{"direct", "http://" + up, nil},
-		{"caddy", "http://" + proxy, []*proc{caddy}},
-		{"quic", "http://" + bare, []*proc{qg, qn}},
-		{"fairway", "http://" + fairway, []*proc{b.gateway, b.node}},
+		{name: "direct", url: "http://" + up},
+		{name: "caddy", url: "http://" + proxy, procs: []*proc{caddy}},
+		{name: "quic", url: "http://" + bare, procs: []*proc{qg, qn}},
+		{name: "fairway", url: "http://" + fairway, procs: []*proc{b.gateway, b.node}},
 	}
 	for _, p := range b.paths {
 		if err := serves(ctx, p.url); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,7 +24,11 @@ func client(conns int) *http.Client {
 }
 
 func post(ctx context.Context, c *http.Client, url string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/api/chat", body)
+	return postTo(ctx, c, url+"/api/chat", body)
+}
+
+func postTo(ctx context.Context, c *http.Client, url string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +91,7 @@ func requests(ctx context.Context, p *path, conc int) (rps, p50, p99, cpu float6
 		wg.Go(func() {
 			for time.Now().Before(end) {
 				start := time.Now()
-				r, err := post(ctx, c, p.url, strings.NewReader(smallBody))
+				r, err := postTo(ctx, c, p.url+cmp.Or(p.at, "/api/chat"), strings.NewReader(cmp.Or(p.body, smallBody)))
 				if err != nil {
 					errs[i] = err
 					return

@@ -6,7 +6,7 @@
 //	fairway    the gateway and a node
 //
 // and, in tables of their own, what a credential costs: a gateway and a node without one, with one in every run, and with one and no audit; and what several
-// gateways cost: a run that is forwarded, and one while the shared store is silent.
+// gateways cost: a run that is forwarded, and one while the shared store is silent; and what a typed run costs over the raw request.
 //
 // Every path is processes of its own on loopback, so CPU time is read from /proc per path. Rounds visit the paths in a new random order; what is
 // printed is the median over rounds. The machine's own noise is in every figure: compare inside one run only.
@@ -27,7 +27,7 @@ import (
 var (
 	rounds  = flag.Int("rounds", 3, "rounds over all paths")
 	seconds = flag.Float64("seconds", 3, "how long one measurement of requests runs")
-	only    = flag.String("only", "json,lease,fleet,stream,bulk,memory,recover,reload", "which measurements")
+	only    = flag.String("only", "json,lease,fleet,typed,stream,bulk,memory,recover,reload", "which measurements")
 	out     = flag.String("out", "", "write the table to this file as well")
 	binDir  = flag.String("bin", "", "directory with caddy and fairway-node; empty: build them")
 )
@@ -79,7 +79,7 @@ func run(ctx context.Context) error {
 		do   func(context.Context, *bed, *table) error
 	}{
 		// Memory first, while the heaps are as they were made.
-		{"memory", benchMemory}, {"json", benchJSON}, {"lease", benchLeases}, {"fleet", benchFleet}, {"stream", benchStreams}, {"bulk", benchBulk}, {"recover", benchRecover}, {"reload", benchReload},
+		{"memory", benchMemory}, {"json", benchJSON}, {"lease", benchLeases}, {"fleet", benchFleet}, {"typed", benchTyped}, {"stream", benchStreams}, {"bulk", benchBulk}, {"recover", benchRecover}, {"reload", benchReload},
 	} {
 		if !strings.Contains(*only, m.name) {
 			continue

@@ -16,6 +16,7 @@ type table struct {
 	rows    []string
 	leases  []string // rows of leaseTable
 	fleets  []string // rows of fleetTable
+	typed   []string // rows of typedTable
 	samples map[[2]string][]float64
 }
 
@@ -62,6 +63,7 @@ func (t *table) markdown() string {
 	}
 	t.leaseTable(&b)
 	t.fleetTable(&b)
+	t.typedTable(&b)
 	return b.String()
 }
 

@@ -73,6 +73,10 @@ func chat(w http.ResponseWriter, r *http.Request) {
 		}
 	default:
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		if bytes.Contains(body, []byte(`"format":{`)) {
+			_, _ = w.Write(typedAnswer)
+			return
+		}
 		_, _ = w.Write(answer)
 	}
 }
