@@ -82,11 +82,15 @@ func TestReadJSONKeeps(t *testing.T) {
 func FuzzReadJSON(f *testing.F) {
 	f.Add([]byte(`{"a":[1,{"b":"\ud83d\ude00"}],"c":null}`))
 	f.Add([]byte(`[1e400,"\ud800"]`))
+	f.Add([]byte("[-0.5e+3, \"\\u00e9\\/\\b\", true ,false\t,null , {} ,[]]\r\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		n, refused := readJSON(raw, answerLimits)
 		if refused != nil {
 			if refused.Error() == "" {
 				t.Error("no reason")
+			}
+			if strings.Contains(refused.Problem, "is not JSON") && json.Valid(raw) {
+				t.Errorf("%q is JSON, and refused: %v", raw, refused)
 			}
 			return
 		}

@@ -114,7 +114,7 @@ func TestCaddyfiles(t *testing.T) {
 		t.Run(b.page+":"+strconv.Itoa(b.line), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			for _, name := range []string{"alice.key", "vllm.key"} {
+			for _, name := range []string{"alice.key", "vllm.key", "cloud.key"} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte("fw_example-key-of-a-test-0123456789abcdef\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
