@@ -5,7 +5,7 @@
 #   tests/run.sh quick    go vet and go test of all packages, nothing else
 #   tests/run.sh fuzz     every fuzz target for FUZZTIME (5m)
 #   tests/run.sh bench    the benchmarks
-#   tests/run.sh nemesis  the end-to-end tests ROUNDS (5) times under -race
+#   tests/run.sh nemesis  a fleet of gateways in which something is always broken, for NEMESIS (10m), and the end-to-end tests ROUNDS (5) times under -race
 #
 # It installs what is missing where it may (as root, where there is apt-get), says what it had to skip and why, and ends in a line of
 # counts. With CI set every skip is a failure, and all platforms are built. Folders that it fills and finds again: FAIRWAY_CACHE
@@ -254,6 +254,8 @@ bench)
 	exit
 	;;
 nemesis)
+	need redis-server redis-server || true
+	tests "nemesis" ./tests/fleet -run '^TestNemesis$' -v -timeout 80m -nemesis "${NEMESIS:-10m}"
 	mapfile -t system < <(packages ./tests/e2e/...)
 	FAIRWAY_RACE=1 tests nemesis -race -p 1 -count "${ROUNDS:-5}" -timeout 80m "${system[@]}"
 	;;
