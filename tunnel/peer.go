@@ -220,7 +220,7 @@ func hello(ctx context.Context, c *quic.Conn, cfg PeerConfig) (*NodeSession, err
 		return nil, err
 	}
 	if id.Name != cfg.Name {
-		return nil, fmt.Errorf("gateway %s answers at the address of %s", id.Name, cfg.Name)
+		return nil, refuse(wire.CloseIdentityMismatch, "gateway %s answers at the address of %s", id.Name, cfg.Name)
 	}
 	stream, err := c.OpenStreamSync(ctx)
 	if err != nil {

@@ -195,12 +195,16 @@ func TestEveryEndingLeavesNothing(t *testing.T) {
 	})
 	want := map[string]string{"/refuse": "node_busy", "/left": "bad_run", "/early": "", "/hang": "canceled", "/echo": ""}
 	var wg sync.WaitGroup
+	// Twice as many as there are streams: all wait for one, and none as long as OpenRun waits on a slow machine.
+	at := make(chan struct{}, 2*nodeStreams)
 	for i := range 4 * nodeStreams {
 		for path, code := range want {
 			if i%(nodeStreams/8) != 0 && path == "/hang" {
 				continue
 			}
+			at <- struct{}{}
 			wg.Go(func() {
+				defer func() { <-at }()
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				defer cancel()
 				run, err := s.Lane().OpenRun(ctx, &RunOpen{Run: fmt.Sprint(path, i), Generation: s.Generation(), Path: []byte(path)}, nil, nil, nil)

@@ -3455,6 +3455,7 @@ type PeerNode struct {
 	SinceMs       int64                  `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // Unix time of its registration
 	Targets       []*Target              `protobuf:"bytes,7,rep,name=targets,proto3" json:"targets,omitempty"`                 // changes, as in a Status
 	Taken         []*Taken               `protobuf:"bytes,8,rep,name=taken,proto3" json:"taken,omitempty"`                     // replaces what was said before
+	More          bool                   `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`                      // the next PeerNode goes on with this one; all of them hold at the same moment
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3543,6 +3544,13 @@ func (x *PeerNode) GetTaken() []*Taken {
 		return x.Taken
 	}
 	return nil
+}
+
+func (x *PeerNode) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // Taken is how many credits runs of other gateways and of this one hold.
@@ -3876,7 +3884,7 @@ const file_wire_proto_rawDesc = "" +
 	"\bsoftware\x18\x04 \x01(\tR\bsoftware\"N\n" +
 	"\tPeerNodes\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12/\n" +
-	"\x05nodes\x18\x02 \x03(\v2\x19.fairway.wire.v1.PeerNodeR\x05nodes\"\x86\x03\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x19.fairway.wire.v1.PeerNodeR\x05nodes\"\x9a\x03\n" +
 	"\bPeerNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
@@ -3887,7 +3895,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x06labels\x18\x05 \x03(\v2%.fairway.wire.v1.PeerNode.LabelsEntryR\x06labels\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x121\n" +
 	"\atargets\x18\a \x03(\v2\x17.fairway.wire.v1.TargetR\atargets\x12,\n" +
-	"\x05taken\x18\b \x03(\v2\x16.fairway.wire.v1.TakenR\x05taken\x1a9\n" +
+	"\x05taken\x18\b \x03(\v2\x16.fairway.wire.v1.TakenR\x05taken\x12\x12\n" +
+	"\x04more\x18\t \x01(\bR\x04more\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +

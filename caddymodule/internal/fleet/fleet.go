@@ -66,18 +66,19 @@ type Fleet struct {
 	epoch atomic.Uint64
 
 	mu     sync.Mutex
-	nodes  map[string]*node   // guarded by mu; by key
-	remote map[string][]*node // guarded by mu; those of other gateways, by name
-	peers  map[Peer]int       // guarded by mu; how many nodes each of the other gateways has told of
-	speaks map[string]Peer    // guarded by mu; the newest connection with each of the other gateways, of those that have told of nodes
-	here   int                // guarded by mu; nodes with a current session
-	swept  time.Time          // guarded by mu; when nodes that went long ago were last looked for
-	young  []*seat            // guarded by mu; every seat of which more may be heard soon, and others
-	index  *index             // guarded by mu
-	line   line               // guarded by mu
-	turn   uint64             // guarded by mu; the last turn given, for round robin
-	merged mergedCache        // guarded by mu
-	shown  *Filter            // guarded by mu
+	nodes  map[string]*node            // guarded by mu; by key
+	remote map[string][]*node          // guarded by mu; those of other gateways, by name
+	peers  map[Peer]int                // guarded by mu; how many nodes each of the other gateways has told of
+	speaks map[string]Peer             // guarded by mu; the newest connection with each of the other gateways, of those that have told of nodes
+	pieces map[Peer][]*tunnel.PeerNode // guarded by mu; of nodes that were not told to the end
+	here   int                         // guarded by mu; nodes with a current session
+	swept  time.Time                   // guarded by mu; when nodes that went long ago were last looked for
+	young  []*seat                     // guarded by mu; every seat of which more may be heard soon, and others
+	index  *index                      // guarded by mu
+	line   line                        // guarded by mu
+	turn   uint64                      // guarded by mu; the last turn given, for round robin
+	merged mergedCache                 // guarded by mu
+	shown  *Filter                     // guarded by mu
 
 	fencedMu sync.Mutex
 	fenced   map[string]uint64 // guarded by fencedMu; by reason
@@ -139,7 +140,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop
 	}
-	return &Fleet{cfg: cfg, nodes: make(map[string]*node), remote: make(map[string][]*node), peers: make(map[Peer]int), speaks: make(map[string]Peer), index: newIndex(), fenced: make(map[string]uint64)}
+	return &Fleet{cfg: cfg, nodes: make(map[string]*node), remote: make(map[string][]*node), peers: make(map[Peer]int), speaks: make(map[string]Peer), pieces: make(map[Peer][]*tunnel.PeerNode), index: newIndex(), fenced: make(map[string]uint64)}
 }
 
 // SetEpoch sets this gateway process's incarnation, which the store allocated.

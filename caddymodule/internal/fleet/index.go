@@ -34,6 +34,7 @@ func (l *holders) list(away bool) *[]*held {
 type index struct {
 	models  map[string]*holders
 	targets map[string]int // of nodes that are here, by adapter
+	news    uint64         // counts what other gateways have to be told of
 }
 
 func newIndex() *index {

@@ -54,7 +54,7 @@ type target struct {
 
 // count adds n to the credits that are taken for a model, by a run that came from a gateway.
 func (t *target) count(key, from string, n int) {
-	t.seat.takes++
+	t.seat.touch()
 	if from != "" {
 		if t.from == nil {
 			t.from = map[string]map[string]int{}
@@ -88,7 +88,7 @@ func (s *seat) open() bool {
 
 // apply takes in changes from the session of s. f.mu is held. An error is a node's fault, and closes its session.
 func (s *seat) apply(changes []*tunnel.Target) error {
-	s.takes++ // and what they hold, where that changes
+	s.touch() // and what they hold, where that changes
 	for _, c := range changes {
 		if err := s.change(c); err != nil {
 			return err
@@ -111,14 +111,14 @@ func (s *seat) change(c *tunnel.Target) error {
 			perModel: 1, perTarget: 1,
 		}
 		s.targets[c.Name] = t
-		s.holds++
+		s.rehold()
 		s.index.offer(t.adapter, 1)
 	}
 	if c.Gone || t.moved(c) || c.Locked != t.locked || c.Reset_ && !c.Locked {
 		s.empty(t)
 	}
 	if c.Gone {
-		s.holds++
+		s.rehold()
 		s.index.offer(t.adapter, -1)
 		delete(s.targets, c.Name) // runs that are on it give their places back to it all the same
 		return nil
@@ -238,7 +238,7 @@ func (s *seat) hold(t *target, m ollama.Model) {
 	case h.model.OpenAI && h.model.Name == m.Name && h.model.OwnedBy == m.OwnedBy:
 		return // some providers say "created now" each time, and lists would never come to rest
 	}
-	s.holds++
+	s.rehold()
 	s.bytes += len(m.Raw) - len(h.model.Raw)
 	h.model = m
 }
@@ -260,7 +260,7 @@ func (s *seat) empty(t *target) {
 
 func (s *seat) forget(t *target, key string) {
 	if h := t.models[key]; h != nil {
-		s.holds++
+		s.rehold()
 		s.models--
 		s.bytes -= len(h.model.Raw)
 		s.index.drop(h)

@@ -242,7 +242,7 @@ func (p *Place) Full() {
 		return
 	}
 	p.t.full = true
-	p.seat.takes++
+	p.seat.touch()
 }
 
 // dispatch gives the places of one seat to those in line, first come first served among those that it has room for. Whatever makes room, at a

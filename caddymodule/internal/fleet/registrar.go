@@ -85,6 +85,7 @@ func (f *Fleet) sit(n *node, s Session, draining bool) bool {
 	n.seat = &seat{node: n, index: f.index, session: s, since: f.cfg.Now(), targets: make(map[string]*target), before: before}
 	n.goneAt = time.Time{}
 	n.draining = draining
+	f.index.news++
 	f.forgetAway(n)
 	f.comes(n.seat)
 	f.changed()
@@ -189,6 +190,7 @@ func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) 
 		return closeErr(tunnel.CloseProtocol, "%v", err)
 	}
 	seat.ready, seat.before = true, nil
+	f.index.news++
 	f.changed()
 	f.dispatch(seat)
 	return nil
@@ -225,7 +227,7 @@ func (f *Fleet) stateChanged(s Session) {
 	defer f.mu.Unlock()
 	f.changed()
 	if seat := f.seatOf(s); seat != nil {
-		seat.takes++
+		seat.touch()
 		f.dispatch(seat)
 	}
 	f.unshadow(s.Node())
@@ -245,6 +247,7 @@ func (f *Fleet) gone(s Session) {
 	if seat := f.seatOf(s); seat != nil {
 		seat.node.goneAt = f.cfg.Now()
 		f.here--
+		f.index.news++
 		f.index.leave(seat)
 		f.changed()
 		f.unshadow(s.Node())
@@ -294,7 +297,7 @@ func (f *Fleet) SetDraining(names []string) {
 func (f *Fleet) setDraining(n *node, on bool) {
 	n.draining = on
 	if n.seat != nil {
-		n.seat.takes++
+		n.seat.touch()
 	}
 	f.changed()
 	f.dispatch(n.seat)

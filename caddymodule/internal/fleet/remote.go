@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -122,12 +124,41 @@ func (f *Fleet) PeerNodes(p Peer, nodes []*tunnel.PeerNode) error {
 		return nil
 	}
 	for _, m := range nodes {
-		if err := f.peerNode(p, m); err != nil {
+		all, err := f.gather(p, m)
+		for i := 0; i < len(all) && err == nil; i++ {
+			err = f.peerNode(p, all[i])
+		}
+		if err != nil {
 			return closeErr(tunnel.CloseProtocol, "node %s of gateway %s: %v", m.Name, p.Node(), err)
 		}
 	}
-	f.changed()
 	return nil
+}
+
+// maxPieces bounds in how many pieces one node is told: each but the last has some 96 KiB of an inventory of 4 MiB, or of what is loaded.
+const maxPieces = 128
+
+// gather keeps the pieces of a node until they are all there: between two of them its models would be gone for a moment. It returns what can be taken in now. f.mu
+// is held.
+func (f *Fleet) gather(p Peer, m *tunnel.PeerNode) ([]*tunnel.PeerNode, error) {
+	all := append(f.pieces[p], m)
+	if len(all) > maxPieces || all[0].Name != m.Name || all[0].Generation != m.Generation {
+		return nil, errors.New("pieces that do not belong together, or too many")
+	}
+	if m.More {
+		f.pieces[p] = all
+		return nil, nil
+	}
+	delete(f.pieces, p)
+	return all, nil
+}
+
+// PeerJoined notes the newest connection with a gateway: what an older one still says is of no effect.
+func (f *Fleet) PeerJoined(p Peer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.peers[p] = 0
+	f.speaks[p.Node()] = p
 }
 
 // newest reports whether p is the newest connection with its gateway, by what they have told: what one that was replaced still says late is of no effect, or
@@ -157,19 +188,32 @@ func (f *Fleet) peerNode(p Peer, m *tunnel.PeerNode) error {
 		return errors.New("since when cannot be shown")
 	}
 	if n == nil || n.peer != p || !n.goneAt.IsZero() || n.seat.session.Generation() != m.Generation {
-		if n != nil && n.peer != p && n.goneAt.IsZero() {
-			f.peerNodeGone(n) // of an older connection with the same gateway
-		}
 		if f.peers[p] >= maxPeerNodes && (n == nil || n.peer != p || !n.goneAt.IsZero()) {
 			return fmt.Errorf("more than %d nodes", maxPeerNodes)
 		}
 		n = f.sitRemote(p, n, m)
 	}
 	s := n.seat.session.(*remoteSession) //nolint:errcheck // sitRemote's
-	s.state = state
+	if s.state != state {
+		s.state = state
+		f.changed()
+	}
 	n.seat.heard++
+	holds := n.seat.holds
+	for _, c := range m.Targets {
+		if t := n.seat.targets[c.Name]; t == nil || t.reachable != c.Reachable || !t.hasLoaded(c.Loaded) {
+			f.changed()
+			continue
+		}
+		if !c.Reset_ {
+			c.Loaded = nil // as it was
+		}
+	}
 	if err := n.seat.apply(m.Targets); err != nil {
 		return err
+	}
+	if n.seat.holds != holds {
+		f.changed()
 	}
 	for _, t := range n.seat.targets {
 		clear(t.elsewhere)
@@ -195,6 +239,22 @@ func (f *Fleet) peerNode(p Peer, m *tunnel.PeerNode) error {
 	}
 	f.dispatch(n.seat)
 	return nil
+}
+
+// hasLoaded reports whether the list of loaded models is what it was.
+func (t *target) hasLoaded(l *tunnel.Loaded) bool {
+	if l == nil {
+		return true
+	}
+	if len(l.Models) != len(t.loaded) {
+		return false
+	}
+	for _, m := range l.Models {
+		if have, ok := t.loaded[ollama.ModelKey(m.Name)]; !ok || !bytes.Equal(have.Raw, m.Json) {
+			return false
+		}
+	}
+	return true
 }
 
 var peerStates = map[tunnel.PeerNodeState]tunnel.State{
@@ -267,6 +327,7 @@ func (f *Fleet) PeerLeft(p Peer) {
 		f.peerNodeGone(n)
 	}
 	delete(f.peers, p)
+	delete(f.pieces, p)
 	if f.speaks[p.Node()] == p {
 		delete(f.speaks, p.Node())
 	}

@@ -541,10 +541,10 @@ func TestTakenOfManyModels(t *testing.T) {
 	a, b := gatewayFleet(t, "gw1"), gatewayFleet(t, "gw2")
 	w := newWay(a, b)
 	var names []string
-	for i := range 300 {
-		names = append(names, fmt.Sprintf("/%s/%03d", strings.Repeat("x", 300), i))
+	for i := range 450 {
+		names = append(names, fmt.Sprintf("/%s/%03d", strings.Repeat("x", 490), i))
 	}
-	join(t, a, "n1", &tunnel.Target{Name: "vllm", Adapter: "openai", Origin: "http://h", Reachable: true, Credits: &tunnel.Credits{PerModel: 1, PerTarget: 300}, Models: openAI(names...)})
+	join(t, a, "n1", &tunnel.Target{Name: "vllm", Adapter: "openai", Origin: "http://h", Reachable: true, Credits: &tunnel.Credits{PerModel: 1, PerTarget: 450}, Models: openAI(names...)})
 	var places []*Place
 	for _, name := range names {
 		pl, err := a.Acquire(t.Context(), &Want{Model: ollama.ModelKey(name), Credit: true, Filter: anyProvider}, now)
@@ -604,20 +604,28 @@ func TestTakenBetweenPieces(t *testing.T) {
 	a, b := gatewayFleet(t, "gw1"), gatewayFleet(t, "gw2")
 	w := newWay(a, b)
 	s := join(t, a, "n1", offer(1, many("m", 1500)...))
-	busy := acquire(t, a, want(t, "m0"))
+	var busy []*Place
+	for i := range 3 { // all that the target has
+		busy = append(busy, acquire(t, a, want(t, fmt.Sprint("m", i))))
+	}
 	w.pass(t)
-	wt := waits(t, b, want(t, "m0"))
+	var line []*waiter
+	for i := range 50 {
+		line = append(line, waits(t, b, want(t, fmt.Sprint("m", 3+i))))
+	}
 	if err := a.status(s, []*tunnel.Target{offer(1, "new")}); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.pass(t); n < 3 {
 		t.Fatalf("%d pieces", n)
 	}
-	if given(wt) != nil {
-		t.Fatal("a place at a model that is busy")
+	for _, wt := range line {
+		if given(wt) != nil {
+			t.Fatal("a place at a target that is busy")
+		}
 	}
-	busy.Release()
-	if w.pass(t); given(wt) == nil {
+	busy[0].Release()
+	if w.pass(t); given(line[0]) == nil {
 		t.Fatal("no place")
 	}
 }
@@ -676,15 +684,23 @@ func TestToldAtTheBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.pass(t)
+	for _, c := range targets {
+		c.Loaded = &tunnel.Loaded{}
+	}
+	targets[maxTargets-1].Loaded.Models = []*tunnel.Model{entry("big", 50<<10), entry("l", 50<<10), entry("x", 50<<10)}
+	if err := a.status(s, targets); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(t)
 	// The models of one target move to another: there are never more than one may have.
 	swap := func(first, second int) []*tunnel.Target {
 		c, d := offer(1, many("a", first)...), offer(1, many("b", second)...)
 		c.Name, d.Name, c.Reset_, d.Reset_ = "c", "d", true, true
 		return []*tunnel.Target{c, d}
 	}
-	s2 := join(t, a, "n2", swap(2500, 90)...)
+	s2 := join(t, a, "n2", swap(90, 2500)...)
 	w.pass(t)
-	for _, n := range [][2]int{{90, 2500}} {
+	for _, n := range [][2]int{{2500, 90}, {90, 2500}} {
 		down := swap(0, 0)
 		if err := a.status(s2, append(down, swap(n[0], n[1])...)); err != nil {
 			t.Fatal(err)

@@ -22,6 +22,7 @@ type Told struct {
 	Peer  string
 	nodes map[string]*toldNode
 	round uint64
+	news  uint64 // that was told last
 }
 
 type toldNode struct {
@@ -37,9 +38,13 @@ type toldNode struct {
 func (f *Fleet) Tell(k *Told) (out []*tunnel.PeerNode) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k.nodes == nil {
+	switch {
+	case k.nodes == nil:
 		k.nodes = make(map[string]*toldNode)
+	case k.news == f.index.news:
+		return nil
 	}
+	k.news = f.index.news
 	k.round++
 	for _, n := range f.nodes {
 		if n.peer != nil || n.seat == nil || !n.seat.ready || !n.goneAt.IsZero() {
@@ -68,6 +73,18 @@ func (f *Fleet) Tell(k *Told) (out []*tunnel.PeerNode) {
 		}
 	}
 	return out
+}
+
+// touch notes that something of the seat has changed that other gateways are told of. f.mu is held.
+func (s *seat) touch() {
+	s.takes++
+	s.index.news++
+}
+
+// rehold notes that what its targets hold has changed. f.mu is held.
+func (s *seat) rehold() {
+	s.holds++
+	s.index.news++
 }
 
 // peerState is what other gateways are told of n. f.mu is held.
@@ -109,6 +126,9 @@ func (b *teller) node(state tunnel.PeerNodeState) {
 		b.target(s.targets[name], state)
 	}
 	b.told.targets = maps.Clone(s.targets)
+	for _, m := range b.out[:len(b.out)-1] {
+		m.More = true
+	}
 	taken := b.taken()
 	for _, m := range b.out {
 		for _, t := range m.Targets {

@@ -76,6 +76,12 @@ func (k *thinker) set(says string, silent time.Duration) {
 	k.says, k.silent = says, silent
 }
 
+func (k *thinker) requests() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.asked)
+}
+
 func (k *thinker) left() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -258,7 +264,9 @@ func TestTypedDisconnect(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
+		asked := k.requests()
 		go func() { defer close(done); r.typedOf(ctx, typedBody(`,"on_disconnect":"`+policy+`"`)) }()
+		wait(t, func() bool { return k.requests() > asked })
 		wait(t, func() bool {
 			for _, v := range r.hub.Runs() {
 				if v.State == "running" {

@@ -21,6 +21,9 @@ import (
 const (
 	// tellEvery is how often another gateway is told what has changed of the nodes here.
 	tellEvery = 100 * time.Millisecond
+	// tellShare is how many times as long as it took to look for that is waited before the next look, and tellLate the most that is waited.
+	tellShare = 20
+	tellLate  = 500 * time.Millisecond
 	// peerDial bounds one dial of another gateway, and the back-off between two.
 	peerDial     = 5 * time.Second
 	peerBackoff  = 100 * time.Millisecond
@@ -117,6 +120,7 @@ func (p *peers) Joined(s *tunnel.Session) error {
 		return &tunnel.CloseError{Code: tunnel.CloseReplaced, Reason: "a later process of this gateway is connected"}
 	}
 	p.in[s.Node()] = s
+	p.hub.fleet.PeerJoined(s)
 	p.mu.Unlock()
 	if old != nil {
 		old.Close(tunnel.CloseReplaced, "a newer connection took over")
@@ -258,10 +262,13 @@ func (l *peerLink) once(ctx context.Context) error {
 		<-s.Done()
 	}()
 	told := fleet.Told{Peer: l.name}
-	tick := time.NewTicker(tellEvery)
+	tick := time.NewTimer(tellEvery)
 	defer tick.Stop()
 	for {
-		if nodes := h.fleet.Tell(&told); len(nodes) > 0 {
+		began := time.Now()
+		nodes := h.fleet.Tell(&told)
+		looked := time.Since(began)
+		if len(nodes) > 0 {
 			if err := s.Nodes(nodes); err != nil {
 				return err
 			}
@@ -276,6 +283,8 @@ func (l *peerLink) once(ctx context.Context) error {
 				return errors.New("the other gateway has begun anew")
 			}
 		case <-tick.C:
+			// Looking through ten thousand nodes takes ten milliseconds, in which nobody gets a place.
+			tick.Reset(min(max(tellEvery, tellShare*looked), tellLate))
 		}
 		if time.Now().After(id.NotAfter()) || time.Now().After(s.GatewayLeafExpiry()) {
 			return errors.New("a certificate has ended")
