@@ -348,7 +348,7 @@ func TestTypedCancel(t *testing.T) {
 				runs = append(runs, v.Run)
 			}
 		}
-		return len(runs) == 4
+		return len(runs) == 4 && k.requests() == 4
 	})
 	if resp, _ := r.do("POST", "/api/v1/edge/runs/same/cancel", ""); resp.StatusCode != 404 {
 		t.Errorf("a session is no run: %d", resp.StatusCode)

@@ -271,9 +271,11 @@ func TestForwardedMisuse(t *testing.T) {
 	lane := one.hub.peers.in["gw2"].Lane()
 	one.hub.peers.mu.Unlock()
 	gen := two.generation("n2")
+	attempts := uint32(0)
 	good := func() *tunnel.RunOpen {
+		attempts++ // the one before may not have been cleared away
 		return &tunnel.RunOpen{
-			Run: "r", Attempt: 1, Generation: gen, Kind: tunnel.KindTunnel, Adapter: "ollama", Target: "ollama", Method: "POST", Path: []byte("/api/chat"),
+			Run: "r", Attempt: attempts, Generation: gen, Kind: tunnel.KindTunnel, Adapter: "ollama", Target: "ollama", Method: "POST", Path: []byte("/api/chat"),
 			Model: iollama.ModelKey("t-tick"), Credit: true, Forward: &tunnel.Forward{Gateway: "gw1", Principal: "alice", Route: "default", Node: "n2", Hop: 1},
 		}
 	}
