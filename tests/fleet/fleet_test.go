@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-edge/fairway/tests/canary"
 	"github.com/fairway-edge/fairway/tests/fakeollama"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
@@ -46,6 +47,8 @@ func ask(g *rig.Gateway, model, more string) (status int, code, body string, too
 		return 0, "", err.Error(), 0
 	}
 	req.Header.Set("Authorization", "Bearer "+rig.Key)
+	// A connection of its own: one that a server which stops has just closed says nothing of whether it took the request.
+	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, "", err.Error(), time.Since(begin)
@@ -53,7 +56,7 @@ func ask(g *rig.Gateway, model, more string) (status int, code, body string, too
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, "", err.Error(), time.Since(begin)
+		return 0, "", "cut: " + err.Error(), time.Since(begin)
 	}
 	return resp.StatusCode, resp.Header.Get("X-Fairway-Error"), string(b), time.Since(begin)
 }
@@ -207,6 +210,9 @@ func TestRollingRestart(t *testing.T) {
 	if kinds["complete"] < 20 || len(kinds) != 1 {
 		t.Errorf("%v", kinds)
 	}
+	if ran := fake.Stats().Exec; ran != kinds["complete"] {
+		t.Errorf("%d answers, and the provider ran %d", kinds["complete"], ran)
+	}
 	t.Log(kinds)
 }
 
@@ -219,7 +225,9 @@ func patient(f *rig.Fleet, n int) string {
 		switch {
 		case status == 200 && strings.Contains(body, `"done":true`):
 			return "complete"
-		case status == 0 && strings.Contains(body, "refused"), status == 503 && (code == "draining" || code == "no_node"):
+		case strings.HasPrefix(body, "cut: "):
+			return body
+		case status == 0 && (strings.Contains(body, "refused") || strings.Contains(body, "reset")), status == 503 && (code == "draining" || code == "no_node"):
 			last = fmt.Sprint(status, " ", code)
 			time.Sleep(50 * time.Millisecond)
 		default:
@@ -227,4 +235,44 @@ func patient(f *rig.Fleet, n int) string {
 		}
 	}
 	return last
+}
+
+// A gateway that is cut off from the store hears of no revocation, and lends nothing at all; what it serves without a credential goes on.
+func TestRevokedWhileCutOff(t *testing.T) {
+	t.Parallel()
+	key := canary.New(t)
+	f := rig.NewFleet(t, 2, rig.Options{
+		Global: rig.Slot(t, key) + "\t\tprofile open {\n\t\t\ttarget open\n\t\t}\n", StoreLines: "\t\t\ton_down serve_owned\n",
+	})
+	one, two := f.Gateways[0], f.Gateways[1]
+	keyed := fakeollama.Start(t, fakeollama.Options{Models: []string{"keyed"}, Key: key})
+	open := fakeollama.Start(t, fakeollama.Options{Models: []string{"open"}})
+	two.NodeOf("n2", keyed.URL(), "--target", "open=ollama:"+open.URL())
+	served(t, two, "keyed", 10*time.Second)
+	served(t, one, "keyed", 10*time.Second) // forwarded
+	f.Ways[1].Hole()
+	f.Relays[0].Set(func(w *rig.Ways) { w.Drop = true })
+	f.Relays[1].Set(func(w *rig.Ways) { w.Drop = true })
+	one.Fairway("revoke", "--slot", "s")
+	before := keyed.Stats().Exec
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		status, code, body, took := ask(two, "keyed", "")
+		if status != 503 || code != "credential_unavailable" || took > 3*time.Second {
+			t.Fatalf("%d %s %s after %v", status, code, body, took)
+		}
+		if status, _, body, _ := ask(two, "open", ""); status != 200 {
+			t.Fatalf("without a credential: %d %s", status, body)
+		}
+	}
+	if now := keyed.Stats().Exec; now != before {
+		t.Errorf("the provider was asked %d times after the revocation", now-before)
+	}
+	f.Ways[1].Mend()
+	rig.Eventually(t, 10*time.Second, "it has heard of it", func() bool {
+		status, code, _, _ := ask(two, "keyed", "")
+		return status == 403 && code == "credential_denied"
+	})
+	if now := keyed.Stats().Exec; now != before {
+		t.Errorf("the provider was asked %d times after the revocation", now-before)
+	}
 }
