@@ -37,6 +37,11 @@ func (o *Operator) messages(in Input) []message {
 		return []message{{"system", rules}, {"user", o.prompt}}
 	}
 	var texts strings.Builder
+	size := 0
+	for _, src := range in {
+		size += len(src.Name) + len(src.Text) + 16
+	}
+	texts.Grow(size)
 	for _, src := range in {
 		texts.WriteString("Text ")
 		texts.Write(appendString(nil, src.Name))
@@ -50,8 +55,18 @@ func (o *Operator) messages(in Input) []message {
 // Tokens is an estimate, from above for most languages, of what a run takes of a model: its prompt and the longest answer that it may give.
 // One token stands for three bytes.
 func (o *Operator) Tokens(in Input) int {
+	// The texts need not be put together to be measured.
+	bytes := len("\n\n")
+	for _, src := range in {
+		bytes += len("Text \"\":\n\n\n") + len(src.Name) + len(src.Text)
+	}
+	return tokens(o.messages(nil)) + (bytes+2)/3
+}
+
+// tokens is the estimate of messages and an answer.
+func tokens(all []message) int {
 	bytes := 0
-	for _, m := range o.messages(in) {
+	for _, m := range all {
 		bytes += len(m.Content)
 	}
 	return (bytes+2)/3 + numPredict
@@ -67,12 +82,13 @@ func (o *Operator) ChatBody(p Provider, in Input, stream bool) ([]byte, error) {
 			ResponseFormat: responseFormat{"json_schema", namedSchema{"answer", o.Format()}},
 		})
 	}
+	messages := o.messages(in)
 	ctx := leastCtx
-	for need := o.Tokens(in); ctx < need && ctx < mostCtx; {
+	for need := tokens(messages); ctx < need && ctx < mostCtx; {
 		ctx *= 2
 	}
 	return plainJSON(ollamaChat{
-		Model: o.Model, Messages: o.messages(in), Stream: stream, Format: o.Format(), Options: ollamaOptions{NumCtx: ctx, NumPredict: numPredict},
+		Model: o.Model, Messages: messages, Stream: stream, Format: o.Format(), Options: ollamaOptions{NumCtx: ctx, NumPredict: numPredict},
 	})
 }
 

@@ -57,7 +57,11 @@ func TestOperatorFormat(t *testing.T) {
 	if got := string(schemaOperator(t, ` { "type" : [ "object" ] } `).Format()); got != `{"type":["object"]}` {
 		t.Errorf("schema: %s", got)
 	}
-	if got := schemaOperator(t, `true`); string(got.Format()) != "true" || got.Origin() != (Origin{ModelID: "tiny", ModelVersion: "0"}) {
+	// Ollama takes no boolean where a schema belongs.
+	if got := string(schemaOperator(t, `false`).Format()); got != `{"not":{}}` {
+		t.Errorf("false: %s", got)
+	}
+	if got := schemaOperator(t, `true`); string(got.Format()) != "{}" || got.Origin() != (Origin{ModelID: "tiny", ModelVersion: "0"}) {
 		t.Errorf("got %s, %+v", got.Format(), got.Origin())
 	}
 	goal := &Operator{Kind: KindGoal, Workflow: "uw_x"}
