@@ -47,6 +47,7 @@ type target struct {
 	total     int                       // credits taken
 	from      map[string]map[string]int // of those, by gateways that have forwarded their runs, and model; nil without any
 	elsewhere map[string]int            // of a peer's node: credits that others have taken, by model key
+	knocks    int                       // of a peer's node: runs that wait there
 	others    int                       // their sum
 	full      bool                      // refused for want of a credit: full until the next Status
 	turn      uint64                    // when it was last chosen

@@ -22,7 +22,7 @@ type Want struct {
 	Filter *Filter
 	// Suits says which of these will do, by their nodes' labels; nil: all.
 	Suits func(labels map[string]string) bool
-	// From is the gateway that has forwarded the run, and which has its caller; empty: this one. Such a run goes no further, and never waits.
+	// From is the gateway that has forwarded the run, and which has its caller; empty: this one. Such a run goes no further, and waits for nothing but a credit.
 	From string
 	// Front: the run was in line before and goes back to its head.
 	Front bool

@@ -51,6 +51,7 @@ type Place struct {
 	from   string
 	credit bool
 	heard  uint64 // the seat's, when the place was given
+	knock  bool   // guarded by Fleet.mu; the run waits at another gateway
 }
 
 // Peer returns the name of the gateway that the run is to be forwarded to; empty: the node's session is with this one.
@@ -124,7 +125,9 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 		}
 	}
 	if w.From != "" {
-		return nil, nil, 0, f.unplaced(w)
+		if err := f.unplaced(w); !errors.Is(err, ErrQueueFull) {
+			return nil, nil, 0, err
+		}
 	}
 	wait := q.Wait
 	switch f.survey(w) {
@@ -136,6 +139,10 @@ func (f *Fleet) admit(w *Want, q Queue) (*Place, *waiter, time.Duration, error) 
 		return nil, nil, 0, ErrLeftOut
 	case returning:
 		wait = min(wait, absence)
+	case busy:
+		if t := f.knock(w); t != nil && (w.Front || !f.line.awaits(w)) {
+			return f.knocked(t, w), nil, 0, nil
+		}
 	}
 	if len(f.line.waiting) >= q.Depth && !w.Front {
 		return nil, nil, 0, ErrQueueFull
@@ -216,6 +223,7 @@ func (f *Fleet) take(t *target, w *Want) *Place {
 
 // give undoes take. f.mu is held.
 func (f *Fleet) give(p *Place) {
+	p.waitsNoMore()
 	p.seat.runs--
 	if !p.credit {
 		p.seat.places--
@@ -264,6 +272,17 @@ func (f *Fleet) dispatch(s *seat) {
 		}
 		wt.place <- f.take(c.best, wt.want)
 		credit = s.open()
+		return true
+	})
+	if s.node.peer == nil {
+		return
+	}
+	f.line.waiting = slices.DeleteFunc(f.line.waiting, func(wt *waiter) bool {
+		t := f.knock(wt.want)
+		if t == nil || t.seat != s {
+			return false
+		}
+		wt.place <- f.knocked(t, wt.want)
 		return true
 	})
 }

@@ -348,6 +348,74 @@ func hear(t testing.TB, f *Fleet, p Peer, nodes ...*tunnel.PeerNode) {
 	}
 }
 
+// knockedAll lets no more runs wait at other gateways' nodes.
+func knockedAll(f *Fleet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, there := range f.remote {
+		for _, n := range there {
+			for _, t := range n.seat.targets {
+				t.knocks = maxKnocks
+			}
+		}
+	}
+}
+
+// A gateway without a node of its own lets some runs wait at the other one's, in turn with that one's own; the others wait here until one of these has begun.
+func TestKnocks(t *testing.T) {
+	t.Parallel()
+	a, b := gatewayFleet(t, "gw1"), gatewayFleet(t, "gw2")
+	w := newWay(a, b)
+	join(t, a, "n1", offer(1, "m"))
+	busy := acquire(t, a, want(t, "m"))
+	w.pass(t)
+	var at []*Place
+	for range maxKnocks {
+		p := acquire(t, b, want(t, "m"))
+		if p.Peer() != "gw1" || !p.knock {
+			t.Fatalf("%+v", p)
+		}
+		at = append(at, p)
+	}
+	first, second := waits(t, b, want(t, "m")), waits(t, b, want(t, "m"))
+	at[0].Accepted()
+	at[0].Accepted() // said once
+	p := given(first)
+	if p == nil || !p.knock || given(second) != nil {
+		t.Fatal("one has begun, and not one has taken its turn")
+	}
+	at[0].Release()
+	if given(second) != nil {
+		t.Fatal("a run that has begun was counted as one that waits")
+	}
+	at[1].Release() // refused, or its caller has left
+	q := given(second)
+	if q == nil {
+		t.Fatal("one waits no more, and nobody has taken its turn")
+	}
+	for _, p := range append(at[2:], p, q) {
+		p.Release()
+	}
+	busy.Release()
+	// With a node of its own that holds the model nobody is sent away to wait.
+	join(t, b, "n2", offer(1, "m"))
+	w.pass(t)
+	own := acquire(t, b, want(t, "m"))
+	again := acquire(t, b, want(t, "m"))
+	if _, err := b.Acquire(t.Context(), want(t, "m"), now); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("%v", err)
+	}
+	own.Release()
+	again.Release()
+	for _, n := range b.Nodes() {
+		for _, target := range n.Targets {
+			if target.Credits.Free != target.Credits.Granted && n.Name == "n2" {
+				t.Errorf("%+v", n)
+			}
+		}
+	}
+}
+
 // waits puts a run in line.
 func waits(t testing.TB, f *Fleet, w *Want) *waiter {
 	t.Helper()
@@ -459,7 +527,7 @@ func TestDrainedEverywhere(t *testing.T) {
 	}
 }
 
-// A run that another gateway has forwarded goes to a session here or nowhere, and never waits.
+// A run that another gateway has forwarded goes to a session here or nowhere, and waits for nothing but a credit.
 func TestForwardedGoesNoFurther(t *testing.T) {
 	t.Parallel()
 	f, p := gatewayFleet(t, "gw1"), peerOf("gw2")
@@ -479,7 +547,7 @@ func TestForwardedGoesNoFurther(t *testing.T) {
 		w   *Want
 		err error
 	}{
-		{forwarded("n1", "m"), ErrQueueFull}, {forwarded("n2", "x"), ErrNoModel}, {forwarded("n1", "x"), ErrNoModel}, {forwarded("n9", "m"), ErrNoModel},
+		{forwarded("n2", "x"), ErrNoModel}, {forwarded("n1", "x"), ErrNoModel}, {forwarded("n9", "m"), ErrNoModel},
 	} {
 		if _, err := f.Acquire(t.Context(), c.w, queue); !errors.Is(err, c.err) {
 			t.Errorf("%s at %s: %v, want %v", c.w.Model, c.w.Node, err, c.err)
@@ -487,6 +555,14 @@ func TestForwardedGoesNoFurther(t *testing.T) {
 	}
 	if f.Waiting() != 0 {
 		t.Error("one waits")
+	}
+	if _, err := f.Acquire(t.Context(), forwarded("n1", "m"), now); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("at a node without a credit: %v", err)
+	}
+	wt := waits(t, f, forwarded("n1", "m"))
+	place.Release()
+	if place = given(wt); place == nil {
+		t.Fatal("the credit came free, and the run that waits for it has it not")
 	}
 	if _, err := f.Drain(t.Context(), "n1", true); err != nil {
 		t.Fatal(err)
@@ -516,6 +592,7 @@ func TestTakenByOthers(t *testing.T) {
 	if w.pass(t); free() != 3 {
 		t.Errorf("%d credits are free with two more there", free())
 	}
+	knockedAll(b)
 	if _, err := b.Acquire(t.Context(), want(t, "m"), now); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("a third run of a model with two credits: %v", err)
 	}
@@ -609,6 +686,7 @@ func TestTakenBetweenPieces(t *testing.T) {
 		busy = append(busy, acquire(t, a, want(t, fmt.Sprint("m", i))))
 	}
 	w.pass(t)
+	knockedAll(b)
 	var line []*waiter
 	for i := range 50 {
 		line = append(line, waits(t, b, want(t, fmt.Sprint("m", 3+i))))

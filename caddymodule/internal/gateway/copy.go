@@ -26,9 +26,7 @@ func (u *run) copy(r *tunnel.Run) (*tunnel.Refused, error) {
 	for {
 		switch ev := r.Next(); ev.Kind {
 		case tunnel.EventAccepted:
-			if u.loan != nil {
-				u.loan.accepted()
-			}
+			u.accepted()
 		case tunnel.EventHead:
 			stopWait()
 			if err := c.head(ev.Head); err != nil {

@@ -46,6 +46,7 @@ type run struct {
 	touched bool      // some of upload was read
 	attempt uint32
 	stale   int             // attempts that found their session over
+	place   *fleet.Place    // of the attempt under way
 	loan    *loan           // of the attempt under way; nil without a credential
 	given   *tunnel.RunOpen // the run where it is not its caller's request as it came: another gateway has forwarded it, or it is typed
 	// answerer takes in the answer; nil: it is copied to the caller.
@@ -128,6 +129,7 @@ func (u *run) relay() error {
 // try makes one attempt at place. again: nothing ran, and another node may.
 func (u *run) try(place *fleet.Place) (again bool, err error) {
 	defer place.Release()
+	u.place = place
 	r, err := u.start(place)
 	if errors.Is(err, tunnel.ErrUnsettled) {
 		u.leaveOut(place, tunnel.CodeStaleGeneration) // nothing was issued: another node may know more
@@ -162,6 +164,14 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 		return false, err
 	}
 	return u.refused(place, refused)
+}
+
+// accepted notes that the node has taken the run.
+func (u *run) accepted() {
+	u.place.Accepted()
+	if u.loan != nil {
+		u.loan.accepted()
+	}
 }
 
 // start opens the run at place, with a lease where its profile has a slot.

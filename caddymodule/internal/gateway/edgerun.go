@@ -74,6 +74,9 @@ func (t *typedRun) run() {
 // origin says what answers, and how long it took until now.
 func (t *typedRun) origin() edge.Origin {
 	o := t.req.Operator.Origin()
+	if t.decision.Placement == edge.Cloud && t.req.Operator.Workflow != "" {
+		o = edge.Origin{ModelID: t.req.Operator.Workflow, ModelVersion: edge.JobVersion}
+	}
 	o.Latency = time.Since(t.began)
 	return o
 }
@@ -259,9 +262,7 @@ func (t *typedRun) hear(r *tunnel.Run) (*tunnel.Refused, error) {
 	for {
 		switch ev := r.Next(); ev.Kind {
 		case tunnel.EventAccepted:
-			if t.u.loan != nil {
-				t.u.loan.accepted()
-			}
+			t.u.accepted()
 		case tunnel.EventHead:
 			t.acc.head(http.StatusOK)
 		case tunnel.EventData:
@@ -318,7 +319,14 @@ func (t *typedRun) ended(m *tunnel.Terminal) error {
 // judged holds a node's result to the operator once more: what a node says is believed as far as it can be shown.
 func (t *typedRun) judged() (edge.ModelResult, tunnel.Outcome, string) {
 	r := *t.result
-	if why := t.req.Operator.Doubt(r, t.in); why != "" {
+	why := ""
+	switch {
+	case t.decision.Placement == edge.Edge:
+		why = t.req.Operator.Doubt(r, t.in)
+	case r.Status == edge.Success && edge.CitedJob(r) == "": // what a workflow says is judged where it runs; but it ran as a job
+		why = "success in the cloud without a job"
+	}
+	if why != "" {
 		t.x.h.hub.log().Warn("a node's result is not what its input and operator allow", zap.String("run", t.acc.Run), zap.String("node", t.acc.Node), zap.String("why", why))
 		return edge.Fail(t.origin(), tunnel.CodeBadProvider), tunnel.Failed, tunnel.CodeBadProvider
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/ollama"
@@ -14,6 +15,9 @@ import (
 
 // A run whose node has its session with another gateway is forwarded to that one, its holder. The entry gateway has the caller, the waiting, the account and the
 // one outcome; the holder checks the session, lends what its own configuration has, and passes frames on.
+
+// forwardWait is how long a forwarded run may wait here for its turn; then its own gateway looks around anew.
+const forwardWait = 5 * time.Second
 
 // maxForwardName bounds the names in a Forward, in bytes.
 const maxForwardName = 256
@@ -85,6 +89,9 @@ func (w *forwarded) check(ctx context.Context, peer string) *tunnel.Refused {
 		return never(tunnel.CodeBadRun, "method or path")
 	}
 	match := ollama.Lookup(o.Method, r.URL.EscapedPath())
+	if o.Kind == tunnel.KindTunnel && o.Adapter == adapterGoals { // place sees to it that the target is one
+		match = workflowMatch(o.Method, string(o.Path))
+	}
 	if match.Status != http.StatusOK || (match.Endpoint.Name == "edge.run") != (o.Kind == tunnel.KindEdge) {
 		return never(tunnel.CodeNotAllowed, "no endpoint")
 	}
@@ -94,6 +101,9 @@ func (w *forwarded) check(ctx context.Context, peer string) *tunnel.Refused {
 		}
 	}
 	x := &exchange{h: NewHandler(w.hub, st, Options{Route: fw.Route}), r: r, acc: NewAccount(), match: match, principal: fw.Principal}
+	if o.Kind == tunnel.KindEdge {
+		x.acc.Kind = "edge"
+	}
 	x.acc.Run, x.acc.Session, x.acc.Principal, x.acc.Route, x.acc.Model, x.acc.Endpoint = o.Run, o.SessionId, fw.Principal, fw.Route, o.Model, match.Endpoint.Name
 	w.u = x.newRun(nil)
 	w.u.attempt, w.u.given = o.Attempt, o
@@ -152,9 +162,9 @@ func (w *forwarded) place() (*fleet.Place, *tunnel.Refused) {
 		model = ollama.ModelKey(model) // it is the provider's own name
 	}
 	u.want = fleet.Want{Node: o.Forward.Node, Target: o.Target, Model: model, Credit: o.Credit, From: o.Forward.Gateway, Filter: anyTarget}
-	place, err := w.hub.fleet.Acquire(u.ctx, &u.want, fleet.Queue{})
+	place, err := w.hub.fleet.Acquire(u.ctx, &u.want, fleet.Queue{Depth: DefaultQueueDepth, Wait: forwardWait})
 	switch {
-	case errors.Is(err, fleet.ErrQueueFull):
+	case errors.Is(err, fleet.ErrQueueFull), errors.Is(err, fleet.ErrQueueTimeout):
 		no := elsewhere(tunnel.CodeNodeBusy, "")
 		no.NoCredit = true
 		return nil, no
