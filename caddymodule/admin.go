@@ -48,6 +48,10 @@ const (
 // `GET /fairway/revocations` | what is revoked
 // `POST /fairway/revocations` | `{"slot"}`, `{"node"}`, `{"principal"}` or `{"lease"}` → revokes it now, everywhere
 // `DELETE /fairway/revocations` | likewise, takes that back
+// `GET /fairway/workflows` | the workflows of one's own in a cloud, asked through a node; `profile`, `visibility`, `limit`, `cursor`
+// `GET /fairway/workflows/{id}` | one of them
+// `DELETE /fairway/workflows/{id}` | deletes it
+// `GET /fairway/workflows/{id}/{call}` | its `runs`, `export` or `contract`
 //
 // It has no configuration. After a failed reload the routes of the failed config stay
 // live, so it holds no app and asks the hubs of the process each time.
@@ -72,6 +76,9 @@ func (*Admin) Routes() []caddy.AdminRoute {
 		{Pattern: "/fairway/revocations", Handler: caddy.AdminHandlerFunc(methods{
 			http.MethodGet: revocations, http.MethodPost: revoke, http.MethodDelete: revoke,
 		}.serve)},
+		{Pattern: "/fairway/workflows", Handler: get(listWorkflows)},
+		{Pattern: "/fairway/workflows/{id}", Handler: caddy.AdminHandlerFunc(methods{http.MethodGet: oneWorkflow, http.MethodDelete: oneWorkflow}.serve)},
+		{Pattern: "/fairway/workflows/{id}/{call}", Handler: get(oneWorkflow)},
 	}
 }
 

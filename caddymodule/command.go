@@ -54,7 +54,7 @@ func commands(root *cobra.Command) {
 	token.Flags().Bool("offline", false, "Sign with the key in the storage of --config, without a running Caddy")
 	key := group(&cobra.Command{Use: "key", Short: "API keys"})
 	key.AddCommand(command("new NAME", "Make an API key, and the configuration line that admits it", 1, runKeyNew))
-	root.AddCommand(token, key, revokeCommand(),
+	root.AddCommand(token, key, revokeCommand(), workflowsCommand(),
 		command("nodes", "List the nodes", 0, list(http.MethodGet, "/fairway/nodes", nodeTable)),
 		command("runs", "List runs in flight and those that ended last", 0, list(http.MethodGet, "/fairway/runs", runTable)),
 		command("routes", "List what callers may ask for", 0, list(http.MethodGet, "/fairway/routes", routeTable)),

@@ -32,10 +32,12 @@ type EmbeddedNode struct {
 	// The Ollama of this machine, the target `ollama`; `off` for none. Without a
 	// scheme it is http. Default: `http://127.0.0.1:11434`.
 	Ollama string `json:"ollama,omitempty"`
-	// Further providers, each `NAME=ADAPTER:URL`. The adapter is `ollama` or `openai`.
+	// Further providers, each `NAME=ADAPTER:URL`. The adapter is `ollama`,
+	// `openai` or `goals`.
 	Targets []string `json:"targets,omitempty"`
 	// How many inference runs at once for one model: `N`, or `TARGET=N` for one
-	// target. Default: `OLLAMA_NUM_PARALLEL`, or 1; 32 with the adapter `openai`.
+	// target. Default: `OLLAMA_NUM_PARALLEL`, or 1; 32 with the adapter `openai`, 16
+	// with `goals`.
 	Credits []string `json:"credits,omitempty"`
 	// Management endpoints that this machine's owner permits, each `METHOD:PATH`.
 	Allow []string `json:"allow,omitempty"`

@@ -131,7 +131,6 @@ func TestSlotErrors(t *testing.T) {
 		{"no profile name", profiles(`{"adapter":"openai"}`), "profile: '' is not a name"},
 		{"profile twice", profiles(`{"name":"a"},{"name":"a","target":"b"}`), "profile a stands twice"},
 		{"adapter", profiles(`{"name":"a","adapter":"{env.T_BAD}"}`), "profile a: adapter: 'NOT A NAME' is not known: want ollama, openai"},
-		{"goals", profiles(`{"name":"a","adapter":"goals"}`), "adapter: goals is not available in this version"},
 		{"target", profiles(`{"name":"a","target":"{env.T_BAD}"}`), "profile a: target: 'NOT A NAME' is not a name"},
 		{"no slot", profiles(`{"name":"a","slot":"other"}`), "profile a: slot: there is no slot of that name: want key"},
 		{"unset slot", profiles(`{"name":"a","slot":"{env.T_UNSET}"}`), "profile a: slot: evaluated placeholder {env.T_UNSET} is empty"},

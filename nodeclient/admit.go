@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/lease"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -101,8 +102,8 @@ func modelKey(model string) string {
 // admission is a run that was let in.
 type admission struct {
 	target   *target
-	lease    *lease.Checked // nil: without a credential
-	endpoint *ollama.Endpoint
+	lease    *lease.Checked   // nil: without a credential
+	endpoint *ollama.Endpoint // nil at a goal-job API, which the catalogue knows nothing of
 	release  func()
 }
 
@@ -117,14 +118,13 @@ func (c *Client) admit(r *tunnel.NodeRun, v *vault) (a admission, refusal *tunne
 		return a, elsewhere(tunnel.CodeUnknownTarget, "no such target here"), nil
 	}
 	a.target = t
-	method, path := o.Method, string(o.Path)
 	if o.Kind == tunnel.KindEdge {
 		if fault := typedFault(o); fault != "" {
 			return a, elsewhere(tunnel.CodeBadRun, fault), nil
 		}
-		method, path = http.MethodPost, chatPath(t.kind)
 	}
-	if a.endpoint = c.allow.permits(method, path); a.endpoint == nil {
+	var allowed bool
+	if a.endpoint, allowed = c.permits(t, o); !allowed {
 		return a, never(tunnel.CodeNotAllowed, "this node's owner does not allow it"), nil
 	}
 	if r.Lease != nil {
@@ -159,6 +159,23 @@ func (c *Client) admit(r *tunnel.NodeRun, v *vault) (a admission, refusal *tunne
 		}
 	}
 	return a, nil, nil
+}
+
+// permits says whether a run may ask what it asks for, and which endpoint that is. Of a goal-job API a tunnel run may ask what the closed list of calls on
+// own workflows has, without a body: jobs are for typed runs.
+func (c *Client) permits(t *target, o *tunnel.RunOpen) (*ollama.Endpoint, bool) {
+	method, path := o.Method, string(o.Path)
+	switch {
+	case t.kind != kindGoals && o.Kind == tunnel.KindEdge:
+		method, path = http.MethodPost, chatPath(t.kind)
+	case t.kind == kindGoals && o.Kind == tunnel.KindEdge:
+		return nil, true
+	case t.kind == kindGoals:
+		_, ok := edge.PermitWorkflow(method, path)
+		return nil, ok && o.Body == tunnel.BodyNone
+	}
+	e := c.allow.permits(method, path)
+	return e, e != nil
 }
 
 func (c *Client) targetFor(o *tunnel.RunOpen) *target {

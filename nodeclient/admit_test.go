@@ -158,7 +158,7 @@ func TestTargetsAsPeopleSpellThem(t *testing.T) {
 		t.Errorf("%v, %v", ts, err)
 	}
 	for _, bad := range [][2][]string{
-		{{"x"}, nil}, {{"x=ollama"}, nil}, {{"x=openai:http://h:1/../v1"}, nil}, {{"x=goals:http://h:1"}, nil}, {{"x=what:http://h:1"}, nil},
+		{{"x"}, nil}, {{"x=ollama"}, nil}, {{"x=openai:http://h:1/../v1"}, nil}, {{"x=goals:h:1"}, nil}, {{"x=what:http://h:1"}, nil},
 		{{"ollama=ollama:http://h:1"}, nil}, {{"x=ollama:h/path"}, nil}, {nil, {"0"}}, {nil, {"a"}}, {nil, {"other=2"}}, {nil, {"ollama=x"}},
 	} {
 		if _, err := Targets("http://127.0.0.1:11434", bad[0], bad[1], none); err == nil {

@@ -63,7 +63,7 @@ func (x *run) echoes(hs []adapter.Header) bool {
 // declined tells whether a status says, on an endpoint that any node could serve, that this provider did not run the request: it does not
 // hold the model, or its queue is full.
 func (x *run) declined(status int) bool {
-	return x.endpoint.Action == ollama.Route && (status == http.StatusNotFound || status == http.StatusServiceUnavailable)
+	return x.endpoint != nil && x.endpoint.Action == ollama.Route && (status == http.StatusNotFound || status == http.StatusServiceUnavailable)
 }
 
 // decline refuses the run with the provider's own answer, which must be whole and short; otherwise it returns what it has read of it into buf.

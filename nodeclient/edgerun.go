@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -34,12 +35,14 @@ const (
 // typedFault says why a node does not take a RunOpen of kind edge; "" if it does. What it would ask is the node's own to spell: method, path and
 // headers mean nothing.
 func typedFault(o *tunnel.RunOpen) string {
-	switch kind := edge.Provider(o.Adapter); {
-	case kind != edge.Ollama && kind != edge.OpenAI:
+	kind := edge.Provider(o.Adapter)
+	cloud := kind == kindGoals
+	switch {
+	case kind != edge.Ollama && kind != edge.OpenAI && !cloud:
 		return "its adapter serves no typed runs here"
 	case !o.Credit:
 		return "a typed run takes a credit"
-	case o.Model == "":
+	case o.Model == "" && !cloud:
 		return "a typed run names the provider's model"
 	case len(o.SessionId) > maxCorrelation:
 		return fmt.Sprintf("session_id is longer than %d bytes", maxCorrelation)
@@ -74,7 +77,8 @@ func (x *run) serveTyped(ctx context.Context, gates edge.Gates) {
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, time.Duration(t.ms)*time.Millisecond, errDeadline)
 	defer stop()
-	defer x.watchDeadline(ctx, t.timedOut)()
+	unwatch := sync.OnceFunc(x.watchDeadline(ctx, t.timedOut))
+	defer unwatch()
 	body, err := t.readBody()
 	switch {
 	case ctx.Err() != nil:
@@ -84,9 +88,14 @@ func (x *run) serveTyped(ctx context.Context, gates edge.Gates) {
 		t.end(tunnel.Failed, tunnel.CodeClientBody, err)
 		return
 	}
-	req, refusal := readTyped(body)
+	req, refusal := readTyped(body, x.target.kind)
 	if refusal != "" {
 		t.refuse(elsewhere(tunnel.CodeBadRun, refusal)) // another node may know what this one does not
+		return
+	}
+	if x.target.kind == kindGoals {
+		unwatch() // the job is ended before the run is, and only then the secret: see goal
+		t.goal(ctx, req)
 		return
 	}
 	t.execute(ctx, req)
@@ -106,13 +115,15 @@ func (t *typed) readBody() ([]byte, error) {
 	return body, nil
 }
 
-// readTyped reads a request that a node can execute, or says why it is none.
-func readTyped(body []byte) (*edge.Request, string) {
+// readTyped reads a request that a target of some kind can execute, or says why it is none.
+func readTyped(body []byte, kind string) (*edge.Request, string) {
 	r, err := edge.ParseRequest(body)
 	switch {
 	case err != nil:
 		return nil, err.Error()
-	case r.Operator.Kind == edge.KindGoal:
+	case kind == kindGoals && r.Operator.Workflow == "":
+		return nil, "operator has no workflow in the cloud, which is all that this target runs"
+	case kind != kindGoals && r.Operator.Kind == edge.KindGoal:
 		return nil, "operator.kind is goal, which no provider of a node runs"
 	}
 	return r, ""
@@ -126,11 +137,7 @@ func (t *typed) execute(ctx context.Context, req *edge.Request) {
 	defer stop()
 	t.q.Store(q)
 	defer t.watchDeadline(ctx, t.timedOut)()
-	gates := t.gates
-	if gates.Tools == nil && req.Action != nil {
-		gates.Tools = edge.Tools{req.Action.Tool} // which tools there are is the gateway's to say, unless this node's owner says it too
-	}
-	in, no := gates.Admit(req)
+	in, no := t.admitted(req)
 	if no != nil {
 		t.conclude(edge.Denied(q.origin(), no), no)
 		return
@@ -168,6 +175,15 @@ func (t *typed) execute(ctx context.Context, req *edge.Request) {
 		return
 	}
 	t.converse(ctx, q, conn, ask)
+}
+
+// admitted holds the request to this node's gates.
+func (t *typed) admitted(req *edge.Request) (edge.Input, *edge.Denial) {
+	gates := t.gates
+	if gates.Tools == nil && req.Action != nil {
+		gates.Tools = edge.Tools{req.Action.Tool} // which tools there are is the gateway's to say, unless this node's owner says it too
+	}
+	return gates.Admit(req)
 }
 
 // converse sends the request over a connection that stands, and ends the run with what comes.

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
+	"github.com/fairway-edge/fairway/nodeclient/adapter/goals"
 	"github.com/fairway-edge/fairway/nodeclient/adapter/ollama"
 	"github.com/fairway-edge/fairway/tests/canary"
 	"github.com/fairway-edge/fairway/tests/fakeollama"
@@ -134,8 +135,12 @@ func TestNodeInAChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &faulty{Adapter: a, keep: os.Getenv("MEMORY_KEEP") != ""}
+	cloud, err := goals.New("cloud", os.Getenv("MEMORY_PROVIDER"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, stop := launch(t, Config{
-		Identity: id, StateDir: dir, Gateways: []string{gateway}, Targets: []Target{{Adapter: f, PerModel: 32}}, Log: zap.NewNop(),
+		Identity: id, StateDir: dir, Gateways: []string{gateway}, Targets: []Target{{Adapter: f, PerModel: 32}, {Adapter: &breaking{cloud}, PerModel: 32}}, Log: zap.NewNop(),
 	})
 	fmt.Println("started")
 	_, _ = io.Copy(io.Discard, os.Stdin)

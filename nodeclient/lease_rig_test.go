@@ -288,7 +288,13 @@ type borrower struct {
 // borrow starts one. change may alter the vault before it is used.
 func (l *lender) borrow(p *purse, change func(*vault)) *borrower {
 	l.t.Helper()
-	c, err := New(l.purseConfig(p))
+	return l.borrowAs(l.purseConfig(p), change)
+}
+
+// borrowAs starts a node of any configuration.
+func (l *lender) borrowAs(cfg Config, change func(*vault)) *borrower {
+	l.t.Helper()
+	c, err := New(cfg)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func (c *Client) serveRun(ctx context.Context, r *tunnel.NodeRun, v *vault) {
 		c.runs.Add(-1)
 		a.target.runs.Add(-1)
 		a.release()
-		if a.endpoint.Class != ollama.Inventory {
+		if a.endpoint == nil || a.endpoint.Class != ollama.Inventory {
 			poke(a.target.soon) // what is loaded has changed
 		}
 	})
@@ -55,7 +55,7 @@ func (c *Client) serveRun(ctx context.Context, r *tunnel.NodeRun, v *vault) {
 type run struct {
 	*tunnel.NodeRun
 	target   *target
-	endpoint *ollama.Endpoint
+	endpoint *ollama.Endpoint // nil at a goal-job API
 	vault    *vault
 	lease    *lease.Checked // nil: without a credential
 	mark     lease.Mark     // of the credential, for the answer

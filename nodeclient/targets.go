@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
+	"github.com/fairway-edge/fairway/nodeclient/adapter/goals"
 	"github.com/fairway-edge/fairway/nodeclient/adapter/ollama"
 	"github.com/fairway-edge/fairway/nodeclient/adapter/openai"
 )
@@ -19,14 +20,18 @@ const (
 	// openaiModels is for how many models at once it does that: as with Ollama this bounds the whole, here the node's connections and what one
 	// node may ask of a cloud's account.
 	openaiModels = 4
+	// goalsCredits is how many jobs of one account a node waits for at once. There are no models to count them by.
+	goalsCredits = 16
 	maxCredits   = 4096 // per model and per target; the gateway takes 65536
+	// kindGoals is the adapter whose targets run workflows, and hold no models.
+	kindGoals = "goals"
 	// OllamaTarget is the name of the target that --ollama gives.
 	OllamaTarget = "ollama"
 )
 
 // Targets reads targets as `fairway-node run` and `embedded_node` spell them: ollamaURL, or "off", is the target "ollama"; targets are
-// NAME=ADAPTER:URL, with adapter ollama or openai; credits are N for all, or TARGET=N. What is not said is 32 for adapter openai, and else taken
-// from Ollama's own environment variables OLLAMA_NUM_PARALLEL and OLLAMA_MAX_LOADED_MODELS, by getenv.
+// NAME=ADAPTER:URL, with adapter ollama, openai or goals; credits are N for all, or TARGET=N. What is not said is 32 for adapter openai, 16 for goals, and
+// else taken from Ollama's own environment variables OLLAMA_NUM_PARALLEL and OLLAMA_MAX_LOADED_MODELS, by getenv.
 func Targets(ollamaURL string, targets, credits []string, getenv func(string) string) ([]Target, error) {
 	var out []Target
 	if ollamaURL != "" && ollamaURL != "off" {
@@ -64,10 +69,10 @@ func parseTarget(spec string) (Target, error) {
 		a, err = ollama.New(name, url)
 	case "openai":
 		a, err = openai.New(name, url)
-	case "goals":
-		err = fmt.Errorf("target %q: adapter %s is not in this version; want ollama or openai", spec, kind)
+	case kindGoals:
+		a, err = goals.New(name, url)
 	default:
-		err = fmt.Errorf("target %q: unknown adapter %q; want ollama or openai", spec, kind)
+		err = fmt.Errorf("target %q: unknown adapter %q; want ollama, openai or goals", spec, kind)
 	}
 	return Target{Adapter: a}, err
 }
@@ -106,8 +111,11 @@ func grant(targets []Target, credits []string, getenv func(string) string) error
 
 // byDefault returns how many runs a provider takes at once for one model, and for how many models at once.
 func byDefault(kind string, getenv func(string) string) (n, models int) {
-	if kind == "openai" {
+	switch kind {
+	case "openai":
 		return openaiCredits, openaiModels
+	case kindGoals:
+		return goalsCredits, 1
 	}
 	return fromEnv(getenv, "OLLAMA_NUM_PARALLEL", 1), fromEnv(getenv, "OLLAMA_MAX_LOADED_MODELS", defaultLoaded)
 }

@@ -37,10 +37,11 @@ type cadence struct {
 }
 
 // cadences are by adapter. A probe costs Ollama 1 to 2 ms a request (facts/ollama-api.md, section 5), and its models come and go. An OpenAI
-// server may be a cloud: somebody else's machine, with a long list that hardly changes.
+// server may be a cloud: somebody else's machine, with a long list that hardly changes. A goal-job API is one, and lists nothing.
 var cadences = map[string]cadence{
-	"ollama": {every: 2 * time.Second, down: time.Second, downMax: time.Second, gap: probeGap, loads: true},
-	"openai": {every: 30 * time.Second, down: time.Second, downMax: 30 * time.Second, gap: 10 * time.Second},
+	"ollama":  {every: 2 * time.Second, down: time.Second, downMax: time.Second, gap: probeGap, loads: true},
+	"openai":  {every: 30 * time.Second, down: time.Second, downMax: 30 * time.Second, gap: 10 * time.Second},
+	kindGoals: {every: time.Minute, down: time.Second, downMax: time.Minute, gap: 10 * time.Second},
 }
 
 // snapshot is what is known of a target. It is never changed once published.
@@ -94,6 +95,9 @@ func (c *Client) addTarget(t Target, standIn bool) error {
 	var known bool
 	if n.cadence, known = cadences[n.kind]; !known {
 		return fmt.Errorf("target %q: unknown adapter %q", name, n.kind)
+	}
+	if _, ok := t.Adapter.(goalCaller); n.kind == kindGoals && !ok {
+		return fmt.Errorf("target %q: its adapter runs no goals", name)
 	}
 	if n.cadence.loads {
 		n.soon = make(chan struct{}, 1)

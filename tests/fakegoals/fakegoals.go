@@ -95,6 +95,7 @@ func (s *Server) Close() {
 		return
 	default:
 	}
+	_ = s.http.Listener.Close() // first: whoever is let go by what follows finds nobody
 	close(s.done)
 	s.mu.Unlock()
 	s.http.CloseClientConnections()

@@ -20,6 +20,7 @@ import (
 func edgeCommands() []command {
 	return []command{
 		{"run", "run a contract or an operator at the provider of this machine", edgeRun},
+		{"answer", "answer a step that the cloud has left to this machine (client_compute)", edgeAnswer},
 		{"probe", "describe this machine: the manifest that bundles are compiled for", edgeProbe},
 		{"watch", "say when the provider of this machine comes, goes, or loses a model", edgeWatch},
 	}
@@ -39,7 +40,7 @@ func edgeCommand(env *environment, args []string) error {
 	}
 	_, _ = fmt.Fprint(env.stdout, "usage: fairway-node edge COMMAND [flags]\n\nThe offline side: it works with the gateway away.\n\ncommands:\n")
 	for _, c := range edgeCommands() {
-		_, _ = fmt.Fprintf(env.stdout, "  %-6s %s\n", c.name, c.short)
+		_, _ = fmt.Fprintf(env.stdout, "  %-7s %s\n", c.name, c.short)
 	}
 	return errHelp
 }

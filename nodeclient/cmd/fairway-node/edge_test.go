@@ -149,7 +149,7 @@ func TestEdgeMistakes(t *testing.T) {
 		args []string
 		says string
 	}{
-		{nil, "edge takes one of: run, probe, watch"},
+		{nil, "edge takes one of: run, answer, probe, watch"},
 		{[]string{"walk"}, "edge takes one of"},
 		{append([]string{"run"}, mail...), "one file"},
 		{[]string{"run", "@invoice.json", "@invoice.json"}, "one file"},

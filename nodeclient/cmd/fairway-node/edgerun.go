@@ -38,16 +38,21 @@ type offline struct {
 
 func (o *offline) set() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("edge run", pflag.ContinueOnError)
-	fs.StringArrayVar(&o.inputs, "input", nil, "a text: `NAME=FILE`, or FILE, named as the file without its extension; - for standard input; may repeat")
-	fs.StringVar(&o.model, "model", "", "the provider's `NAME` for the model (default the one that the file names)")
-	o.flags(fs)
-	fs.DurationVar(&o.deadline, "deadline", 2*time.Minute, "how long the run may take, 1ms to 10m")
+	o.common(fs, "the provider's `NAME` for the model (default the one that the file names)")
 	fs.BoolVar(&o.uncertain, "accept-uncertain", false, "take an output that is not grounded for good, too")
 	fs.BoolVar(&o.warmUp, "warm-up", false, "have the model loaded first, and say on standard error how that went")
-	fs.StringArrayVar(&o.redact, "edge-redact", nil, "`REGEX` of what is taken out of the texts first; may repeat")
-	fs.IntVar(&o.budget, "edge-budget", edge.DefaultBudget, "the most `TOKENS` that the run may take")
 	fs.BoolVar(&o.json, "json", false, "print the whole answer as JSON")
 	return fs
+}
+
+// common are the flags of every run on this machine.
+func (o *offline) common(fs *pflag.FlagSet, model string) {
+	fs.StringArrayVar(&o.inputs, "input", nil, "a text: `NAME=FILE`, or FILE, named as the file without its extension; - for standard input; may repeat")
+	fs.StringVar(&o.model, "model", "", model)
+	o.flags(fs)
+	fs.DurationVar(&o.deadline, "deadline", 2*time.Minute, "how long the run may take, 1ms to 10m")
+	fs.StringArrayVar(&o.redact, "edge-redact", nil, "`REGEX` of what is taken out of the texts first; may repeat")
+	fs.IntVar(&o.budget, "edge-budget", edge.DefaultBudget, "the most `TOKENS` that the run may take")
 }
 
 const edgeRunUsage = "edge run CONTRACT --input [NAME=]FILE [flags]"

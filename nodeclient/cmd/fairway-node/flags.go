@@ -56,9 +56,9 @@ func flagsOf(name string, s *settings) *pflag.FlagSet {
 func runFlags(fs *pflag.FlagSet, s *settings) {
 	fs.StringArrayVar(&s.labels, "label", nil, "`NAME=VALUE` that the gateway may choose nodes by; may repeat")
 	fs.StringVar(&s.ollama, "ollama", "http://127.0.0.1:11434", "`URL` of the target \"ollama\"; off for none")
-	fs.StringArrayVar(&s.targets, "target", nil, "a further provider, `NAME=ADAPTER:URL` with ADAPTER ollama or openai; may repeat")
+	fs.StringArrayVar(&s.targets, "target", nil, "a further provider, `NAME=ADAPTER:URL` with ADAPTER ollama, openai or goals; may repeat")
 	fs.StringArrayVar(&s.issuers, "lease-issuer", nil, "`THUMBPRINT` of a gateway's lease key: take leases under no other; may repeat")
-	fs.StringArrayVar(&s.credits, "credits", nil, "`N` or TARGET=N: runs at once for each model (default OLLAMA_NUM_PARALLEL, else 1; 32 for openai)")
+	fs.StringArrayVar(&s.credits, "credits", nil, "`N` or TARGET=N: runs at once for each model (default OLLAMA_NUM_PARALLEL, else 1; 32 for openai, 16 for goals)")
 	fs.StringArrayVar(&s.allow, "allow", nil, "`METHOD:PATH` of a management endpoint that gateways may use, such as POST:/api/pull; may repeat")
 	fs.StringVar(&s.demo, "demo", "off", "the demo provider: on, off, or auto (while no Ollama has answered)")
 	fs.StringArrayVar(&s.edgeRedact, "edge-redact", nil, "`REGEX` of what is taken out of the texts of typed runs; may repeat")

@@ -61,7 +61,7 @@ func commands() []command {
 		{"run", "run the node (joins first when given a token)", runNode},
 		{"enroll", "join a fleet: get an identity with a token, and exit", enroll},
 		{"status", "show what the running node sees; exit 0 only when a session is ready", status},
-		{"edge", "the offline side: edge run, edge probe, edge watch", edgeCommand},
+		{"edge", "the offline side: edge run, answer, probe, watch", edgeCommand},
 		{"version", "print the version", printVersion},
 	}
 }

@@ -91,7 +91,7 @@ func TestExitCodesOfMistakes(t *testing.T) {
 		{"no value", append(gw, "--config", write("bare", "label\n")), nil, exitUsage, "line 1: label needs a value"},
 		{"no file", append(gw, "--config", filepath.Join(dir, "none")), nil, exitUsage, "none"},
 		{"openai", append(gw, "--target", "v=openai:http://h:1/../v1"), nil, exitUsage, "bad path"},
-		{"goals", append(gw, "--target", "v=goals:http://h:1"), nil, exitUsage, "want ollama or openai"},
+		{"goals", append(gw, "--target", "v=goals:h:1"), nil, exitUsage, "got no scheme"},
 		{"leases", append(gw, "--lease-issuer", "x"), nil, exitUsage, "thumbprint"},
 		{"demo", append(gw, "--demo", "yes"), nil, exitUsage, "demo"},
 		{"allow", append(gw, "--allow", "POST:/etc"), nil, exitUsage, "POST:/api/pull"},
