@@ -59,7 +59,8 @@ func (b *breaker) Close()           { b.close() }
 // In is a store in another namespace that shares r's connections and knows nothing. It is not closed.
 func (r *Redis) In(prefix string, now func() time.Time) *Redis {
 	base := "{" + prefix + "}:"
-	in := &Redis{base: []string{base}, channel: base + "changed", budget: r.budget, scripts: r.scripts, now: now, breaker: r.breaker}
+	in := &Redis{base: []string{base}, channel: base + "changed", budget: r.budget, scripts: r.scripts, now: now, breaker: r.breaker, observe: r.observe}
+	in.connect.Store(r.connect.Load())
 	in.client.Store(r.client.Load())
 	return in
 }
