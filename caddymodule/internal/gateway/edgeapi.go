@@ -156,13 +156,21 @@ func (x *exchange) respondJSON(v any) error {
 	return nil
 }
 
+var errTypedTooLarge = fail(codeBodyTooLarge, "a typed run has a request of at most %d bytes", edge.MaxRequest)
+
 // typedRun reads a request, runs it, and answers.
 func (x *exchange) typedRun() error {
+	if x.r.ContentLength > edge.MaxRequest {
+		return errTypedTooLarge
+	}
 	body, release, err := x.readBody()
 	if err != nil {
 		return err
 	}
 	defer release()
+	if len(body) > edge.MaxRequest {
+		return errTypedTooLarge
+	}
 	req, err := edge.ParseRequest(body)
 	if err != nil {
 		var field *edge.FieldError
@@ -227,15 +235,17 @@ func (t *typedRun) listen(x *exchange) {
 
 // listener writes events to the caller, until it has left.
 type listener struct {
-	x *exchange
-	t *typedRun
+	x    *exchange
+	t    *typedRun
+	deaf bool // guarded by t.mu; a write has failed
 }
 
-// Write writes and flushes one event. A caller that does not read is gone.
+// Write writes and flushes one event. A caller that does not read is gone; a write may show that before the request's context does. It fails only where
+// that ends the run.
 func (l *listener) Write(p []byte) (int, error) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
-	if l.t.left {
+	if l.t.left || l.deaf {
 		return len(p), nil // nobody listens, and the run does not care
 	}
 	_ = l.x.rc.SetWriteDeadline(time.Now().Add(clientStall))
@@ -246,6 +256,10 @@ func (l *listener) Write(p []byte) (int, error) {
 	_ = l.x.rc.SetWriteDeadline(time.Time{})
 	l.x.acc.Bytes += uint64(n) //nolint:gosec // not negative
 	l.x.acc.sent.Store(l.x.acc.Bytes)
+	if err != nil && l.t.req.OnDisconnect != edge.Cancel {
+		l.deaf = true
+		return len(p), nil
+	}
 	return n, err
 }
 
