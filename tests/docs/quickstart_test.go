@@ -88,6 +88,7 @@ func post(url, body string) string {
 type process struct {
 	log  *bytes.Buffer // read only once done is closed
 	done chan struct{}
+	cmd  *exec.Cmd
 }
 
 func start(t *testing.T, env []string, path string, args ...string) *process {
@@ -98,6 +99,7 @@ func start(t *testing.T, env []string, path string, args ...string) *process {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	p.cmd = cmd
 	go func() {
 		_ = cmd.Wait() // killed below
 		close(p.done)
@@ -110,6 +112,12 @@ func start(t *testing.T, env []string, path string, args ...string) *process {
 		}
 	})
 	return p
+}
+
+// kill ends it, and waits until it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGKILL)
+	<-p.done
 }
 
 func (p *process) alive(t *testing.T) {
