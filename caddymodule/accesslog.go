@@ -21,7 +21,7 @@ import (
 
 // accessLog gives Caddy's access log our fields. Caddy copies a request for its log
 // before any handler sees it, so the line of a request with a key in the path, the
-// query or X-Api-Key would have the key in clear: such a line is skipped, and an
+// query or a header that Caddy does not know for one would have the key in clear: such a line is skipped, and an
 // equal one written here.
 type accessLog struct {
 	server *caddyhttp.Server
@@ -146,12 +146,18 @@ func (l accessLog) shownKeys(r *http.Request) (keys []string, shows bool) {
 	for _, m := range keyInPath.FindAllStringSubmatch(r.URL.Path, -1) {
 		keys = append(keys, m[1])
 	}
-	for _, v := range r.Header.Values("X-Api-Key") {
-		if v = strings.TrimSpace(v); v != "" {
-			keys = append(keys, v)
+	shows = len(keys) > 0
+	for _, name := range gateway.CredentialHeaders {
+		for _, v := range r.Header[name] {
+			shows = true
+			_, token, _ := strings.Cut(strings.TrimSpace(v), " ") // after a scheme
+			for _, v := range []string{strings.TrimSpace(v), strings.TrimSpace(token)} {
+				if len(v) >= leastSecret || l.isKey(v) {
+					keys = append(keys, v)
+				}
+			}
 		}
 	}
-	shows = len(keys) > 0
 	for p := range strings.SplitSeq(r.URL.RawQuery, "&") {
 		raw, value, secret := l.secretPair(p)
 		shows = shows || secret
@@ -178,7 +184,7 @@ func (l accessLog) redact(r *http.Request, keys []string) *http.Request {
 	out.RequestURI = clean(out.RequestURI)
 	for name, values := range out.Header {
 		for i, v := range values {
-			if values[i] = clean(v); name == "X-Api-Key" {
+			if values[i] = clean(v); slices.Contains(gateway.CredentialHeaders, name) {
 				values[i] = redacted
 			}
 		}

@@ -124,6 +124,7 @@ type StatusView struct {
 	Waiting     int            `json:"waiting"`
 	Issuers     []string       `json:"lease_issuers"` // thumbprints, the newest last
 	Epoch       uint64         `json:"epoch"`         // this process's incarnation
+	Superseded  bool           `json:"superseded"`    // another process has this gateway's name: no node is served here
 	Store       StoreView      `json:"store"`
 	// Gateways of the fleet, this one included; empty without a shared store.
 	Gateways []gateway.PeerView `json:"gateways"`
@@ -155,7 +156,7 @@ func status(_ context.Context, h *sharedHub, _ *http.Request) (any, error) {
 	return []StatusView{{
 		Gateway: st.Gateway, TrustDomain: st.TrustDomain, Listen: h.listen, Version: st.Software,
 		Nodes: c.States, Sessions: c.Sessions, Lanes: c.Lanes, InFlight: c.InFlight, Waiting: c.Waiting, Issuers: h.LeaseIssuers(),
-		Epoch: h.Fleet().Epoch(), Store: at, Gateways: append([]gateway.PeerView{}, h.Peers()...),
+		Epoch: h.Fleet().Epoch(), Superseded: h.Superseded(), Store: at, Gateways: append([]gateway.PeerView{}, h.Peers()...),
 	}}, nil
 }
 

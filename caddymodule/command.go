@@ -212,6 +212,9 @@ func statusTable(w io.Writer, rows []StatusView) {
 	}
 	t.end("no gateway")
 	for _, s := range rows {
+		if s.Superseded {
+			_, _ = fmt.Fprintf(w, "\nAnother process has begun as %s. This one serves no node until it is started again, under another name.\n", s.Gateway)
+		}
 		if len(s.Gateways) > 0 {
 			_, _ = fmt.Fprintln(w)
 			peerTable(w, s.Gateway, s.Gateways)

@@ -164,7 +164,10 @@ func (s *processStore) openShared(ctx context.Context, o store.RedisOptions) err
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.redis != nil {
-		return s.redis.Renew(o)
+		if err := s.redis.Renew(ctx, o); err != nil {
+			return fmt.Errorf("%s: %w", o, err)
+		}
+		return nil
 	}
 	o.Changed = func(up bool, _ error) { s.down.Store(!up) } // the hub's beat says it in the log
 	o.Observe = observeStore

@@ -93,6 +93,9 @@ func TestRedact(t *testing.T) {
 		{"/k/sk%2dtest-alpha-0001", "X-Custom", key, "/k/REDACTED"},
 		{"/ollama/k/" + key, "X-Api-Key", "another", "/ollama/k/REDACTED"},
 		{"/api/tags", "X-Api-Key", key, "/api/tags"},
+		{"/api/tags", "Api-Key", "another", "/api/tags"},
+		{"/api/tags?x=alpha-9", "X-Authorization", "Bearer alpha-9", "/api/tags?x=REDACTED"},
+		{"/api/tags", "X-Auth-Token", "a", "/api/tags"},
 		{"/api/tags?key=" + key, "X-Custom", key, "/api/tags?key=REDACTED"},
 		{"/api/tags?a=1&Api-Key=another-alpha&b=", "Referer", "http://x/?api_key=another-alpha", "/api/tags?a=1&Api-Key=REDACTED&b="},
 		{"/api/tags?%6bey=alpha&access_token=1", "User-Agent", "curl/1", "/api/tags?%6bey=REDACTED&access_token=REDACTED"},
@@ -108,7 +111,7 @@ func TestRedact(t *testing.T) {
 		if got.RequestURI != c.want {
 			t.Errorf("%s: got %s, want %s", c.url, got.RequestURI, c.want)
 		}
-		if v := got.Header.Get(c.header); strings.Contains(v, "alpha") || v == "another" {
+		if v := got.Header.Get(c.header); strings.Contains(v, "alpha") || v == "another" || v == "a" {
 			t.Errorf("%s: %s: %s", c.url, c.header, v)
 		}
 		if r.Header.Get(c.header) != c.value || !strings.Contains(r.RequestURI, "/") {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The test suite.
 #
-#   tests/run.sh          everything (default): checks, tests under -race, fuzz targets for 20 s each, a real Ollama, an xcaddy build
+#   tests/run.sh          everything (default): checks, tests under -race, fuzz targets for 10 s each, a real Ollama, an xcaddy build
 #   tests/run.sh quick    go vet and go test of all packages, nothing else
 #   tests/run.sh fuzz     every fuzz target for FUZZTIME (5m)
 #   tests/run.sh bench    the benchmarks
@@ -219,7 +219,7 @@ full() {
 	unit_tests
 	real_ollama
 	system_tests
-	fuzz 20s
+	fuzz 10s
 	if [[ -n $strict ]]; then platforms; fi
 	step "xcaddy build" xcaddy_build
 }

@@ -16,6 +16,8 @@ const (
 	// RedialAfter is the time without an echo after which a node gives a session up and dials again. QUIC's own
 	// idle timeout cannot be relied on for that: after a freeze it may be 3 × PTO, well over a minute.
 	RedialAfter = 10 * time.Second
+	// PeerIdleTimeout ends a connection with another gateway on which nothing arrives: twice what makes it suspect, for runs wait at it.
+	PeerIdleTimeout = 2 * SuspectAfter
 	// IdleTimeout ends a connection on which nothing arrives.
 	IdleTimeout = 15 * time.Second
 	// keepAlive makes QUIC itself send something; it also keeps NAT bindings that outlive no heartbeat.

@@ -752,10 +752,13 @@ func TestPeerSilence(t *testing.T) {
 				}
 			} else {
 				began := time.Now()
-				<-ns.Done()
 				if got := <-r.peers.gone; got != s {
 					t.Error("another left")
 				}
+				if d := time.Since(began); d > PeerIdleTimeout-5*time.Second+2*HeartbeatInterval {
+					t.Errorf("runs waited at it for %v more", d)
+				}
+				<-ns.Done()
 				if d := time.Since(began); d > 2*IdleTimeout {
 					t.Errorf("both ends knew after %v", d)
 				}

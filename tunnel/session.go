@@ -328,8 +328,12 @@ func (s *Session) notice() {
 }
 
 // beat sends a heartbeat each interval and closes the session when nothing comes back for the idle timeout, which
-// QUIC's own may overstep after a freeze.
+// QUIC's own may overstep after a freeze, or for that of another gateway.
 func (s *Session) beat() {
+	patience := IdleTimeout
+	if s.peer {
+		patience = PeerIdleTimeout
+	}
 	tick := time.NewTicker(HeartbeatInterval)
 	defer tick.Stop()
 	for {
@@ -342,7 +346,7 @@ func (s *Session) beat() {
 			s.Close(wire.CloseExpired, "the node's certificate has ended")
 			return
 		}
-		if s.beats.since(&s.beats.lastSeen) > IdleTimeout {
+		if s.beats.since(&s.beats.lastSeen) > patience {
 			s.Close(wire.CloseSilent, "no heartbeat")
 			return
 		}

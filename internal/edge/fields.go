@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -203,5 +204,5 @@ func (f *fields) done() *FieldError {
 
 // named reports whether s may stand as a name: not blank, short, and nothing that a terminal or a log would obey.
 func named(s string) bool {
-	return strings.TrimSpace(s) != "" && utf8.RuneCountInString(s) <= maxName && !strings.ContainsFunc(s, isControl)
+	return strings.TrimSpace(s) != "" && utf8.RuneCountInString(s) <= maxName && !strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -19,6 +19,7 @@ type breaker struct {
 	probe   func(ctx context.Context) error
 	changed func(up bool, err error) // one call at a time
 
+	wake chan struct{}   // a probe is wanted now
 	ctx  context.Context // ends with close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -31,7 +32,7 @@ type breaker struct {
 }
 
 func newBreaker(probe func(ctx context.Context) error, changed func(up bool, err error)) *breaker {
-	b := &breaker{probe: probe, changed: changed}
+	b := &breaker{probe: probe, changed: changed, wake: make(chan struct{})}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
@@ -70,6 +71,7 @@ func (b *breaker) recover(err error) {
 		select {
 		case <-b.ctx.Done():
 			return
+		case <-b.wake:
 		case <-time.After(wait):
 		}
 		still := b.probe(b.ctx)
@@ -83,6 +85,21 @@ func (b *breaker) recover(err error) {
 	b.changed(true, nil)
 	b.failures.Store(breakAfter - 1) // it has to prove itself: the next failure opens it again
 	b.cause.Store(nil)
+}
+
+// retry has an open breaker probe at once, and waits for one that finds the server back. Its error is what keeps it open.
+func (b *breaker) retry(ctx context.Context) error {
+	for b.allow() != nil {
+		select {
+		case <-ctx.Done():
+			return b.allow()
+		case <-b.ctx.Done():
+			return b.allow()
+		case b.wake <- struct{}{}:
+		case <-time.After(probeFirst / 10): // it may be closing
+		}
+	}
+	return nil
 }
 
 // close ends probing and waits for that. An open breaker stays open.

@@ -60,7 +60,7 @@ func (b *breaker) Close()           { b.close() }
 func (r *Redis) In(prefix string, now func() time.Time) *Redis {
 	base := "{" + prefix + "}:"
 	in := &Redis{base: []string{base}, channel: base + "changed", budget: r.budget, scripts: r.scripts, now: now, breaker: r.breaker, observe: r.observe}
-	in.connect.Store(r.connect.Load())
+	in.connect = r.connect
 	in.client.Store(r.client.Load())
 	return in
 }

@@ -67,7 +67,6 @@ type Redis struct {
 	base    []string // KEYS of every script
 	channel string
 	budget  time.Duration
-	connect atomic.Pointer[func() *redis.Client]
 	observe func(op string, took time.Duration)
 	scripts map[op]*redis.Script
 	now     func() time.Time // of tests; nil: the server's clock
@@ -75,6 +74,9 @@ type Redis struct {
 	watches watches
 
 	client atomic.Pointer[redis.Client]
+
+	aim     sync.Mutex           // held while another client is tried out, 300 ms at most
+	connect func() *redis.Client // guarded by aim
 
 	primary  primary
 	attempts attempts
@@ -120,7 +122,8 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 	if r.observe == nil {
 		r.observe = func(string, time.Duration) {}
 	}
-	r.aim(t, &o)
+	r.connect = func() *redis.Client { return r.newClient(t, &o) }
+	r.client.Store(r.connect())
 	changed := o.Changed
 	if changed == nil {
 		changed = func(bool, error) {}
@@ -130,23 +133,27 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 	return r, nil
 }
 
-// aim makes a client and says how further ones are made.
-func (r *Redis) aim(t *target, o *RedisOptions) (before *redis.Client) {
-	connect := func() *redis.Client { return r.newClient(t, o) }
-	r.connect.Store(&connect)
-	return r.client.Swap(connect())
-}
-
-// Renew takes the credentials and TLS of o from now on. The server, the Sentinels and the prefix must be the same.
-func (r *Redis) Renew(o RedisOptions) error {
+// Renew takes the credentials and TLS of o from now on, if the server takes them; else all stays as it was, and the error
+// is ErrUnavailable. The server, the Sentinels and the prefix must be the same.
+func (r *Redis) Renew(ctx context.Context, o RedisOptions) error {
 	t, err := parseURL(o.URL)
 	if err != nil {
 		return err
 	}
-	if old := r.aim(t, &o); old != nil {
+	r.aim.Lock()
+	connect := func() *redis.Client { return r.newClient(t, &o) }
+	old := r.client.Load()
+	if err = r.try(ctx, connect()); err == nil {
+		r.connect = connect
 		old.Close() // calls under way fail: their callers ask again
 	}
-	return nil
+	r.aim.Unlock()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*r.budget)
+	defer cancel()
+	return r.breaker.retry(ctx)
 }
 
 // CheckURL judges a URL, and CheckPrefix a prefix, before there is a store.
@@ -226,11 +233,16 @@ func dialer(timeout time.Duration, config *tls.Config) func(ctx context.Context,
 	}
 }
 
-// probe asks a new client for a write. If it is answered, that client is the store's: the connections of the one before
-// may each have to fail before they are found dead.
+// probe tries a new client: the connections of the one before may each have to fail before they are found dead.
 func (r *Redis) probe(ctx context.Context) error {
+	r.aim.Lock()
+	defer r.aim.Unlock()
 	r.client.Load().Close() // who still waits on it need not
-	c := (*r.connect.Load())()
+	return r.try(ctx, r.connect())
+}
+
+// try asks c for a write. If it is answered, c is the store's client. Its caller holds aim.
+func (r *Redis) try(ctx context.Context, c *redis.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, r.budget)
 	defer cancel()
 	if _, err := r.run(ctx, c, opProbe, nil); err != nil {

@@ -172,5 +172,8 @@ func answered(cmd *redis.Cmd) ([]any, error) {
 			return nil, &refusal{err}
 		}
 	}
+	if err != nil {
+		return nil, err
+	}
 	return nil, fmt.Errorf("a script of %s answered what it never does", cmd.Name())
 }

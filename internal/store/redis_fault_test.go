@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -374,7 +375,7 @@ func TestRedisForgetsScripts(t *testing.T) {
 	for name, call := range gw.everyCall() {
 		primary.do("script", "flush", "sync")
 		err := call(t.Context())
-		if errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) { // a slow machine's
 			t.Errorf("%s: %v", name, err)
 		}
 	}

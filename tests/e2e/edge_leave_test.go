@@ -216,6 +216,44 @@ func TestEdgeSIGTERM(t *testing.T) {
 	}
 }
 
+// A typed run is at the node that its caller names, as any other, if the caller may name one.
+func TestEdgePinned(t *testing.T) {
+	t.Parallel()
+	g, _, fake := edgeFleet(t, rig.Options{Site: "\t\tmanage alice\n\t\texpose_node\n"})
+	other := fakeollama.Start(t, fakeollama.Options{Models: edgeModels})
+	g.NodeOf("n2", other.URL(), "--credits", credits)
+	rig.Eventually(t, 5*time.Second, "both have it", func() bool {
+		_, list := g.Do("GET", "/n/n2/api/tags", "")
+		return strings.Contains(list, sayer)
+	})
+	asked := func(f *fakeollama.Server) (n int) {
+		for _, rec := range f.Log() {
+			if rec.Path == "/api/chat" {
+				n++
+			}
+		}
+		return n
+	}
+	for range 4 {
+		for _, pin := range [][]string{{edgeRuns, "X-Fairway-Node", "n2"}, {"/n/n2" + edgeRuns}} {
+			r, text := g.Do("POST", pin[0], ask(sayer, `⟦{"city":"Oslo"}⟧`, ""), pin[1:]...)
+			if r.StatusCode != 200 || r.Header.Get("X-Fairway-Node") != "n2" || detail(readAnswer(t, text)) != "success" {
+				t.Errorf("%v: %d %v %s", pin, r.StatusCode, r.Header, text)
+			}
+		}
+	}
+	if asked(fake) != 0 || asked(other) < 8 {
+		t.Errorf("n1 was asked %d times, n2 %d times", asked(fake), asked(other))
+	}
+	if r, text := g.Do("POST", edgeRuns, ask(sayer, `⟦{"city":"Oslo"}⟧`, ""), "X-Fairway-Node", "n3"); r.StatusCode != 503 || r.Header.Get("X-Fairway-Error") != "no_node" {
+		t.Errorf("a node that is not there: %d %v %s", r.StatusCode, r.Header, text)
+	}
+	plain, _, _ := edgeFleet(t, rig.Options{})
+	if r, text := plain.Do("POST", edgeRuns, ask(sayer, "x", ""), "X-Fairway-Node", "n1"); r.StatusCode != 403 {
+		t.Errorf("a caller who may not choose: %d %s", r.StatusCode, text)
+	}
+}
+
 // Typed runs are in the lists, the access log and the metrics; what they were about is in none of them, and neither is a caller's correlation in a form
 // that a terminal or a log would obey.
 func TestEdgeIsSeenAndNotHeard(t *testing.T) {

@@ -9,20 +9,19 @@ type Standing struct {
 }
 
 // Standing tells how every target that holds the model and that a run could go to stands, in no order.
-func (f *Fleet) Standing(key string, filter *Filter) (out []Standing) {
+func (f *Fleet) Standing(w *Want) (out []Standing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.index.models[key]
+	l := f.index.models[w.Model]
 	if l == nil {
 		return nil
 	}
-	w := Want{Model: key, Filter: filter}
 	for _, h := range l.here {
 		t := h.target
 		if !w.serves(t) || t.seat.node.shadowed() {
 			continue
 		}
-		free := min(t.perTarget-t.taken(), t.perModel-h.used-t.elsewhere[key])
+		free := min(t.perTarget-t.taken(), t.perModel-h.used-t.elsewhere[w.Model])
 		if t.full {
 			free = 0
 		}
@@ -32,10 +31,9 @@ func (f *Fleet) Standing(key string, filter *Filter) (out []Standing) {
 }
 
 // Serves reports whether a target that the filter admits can be reached now.
-func (f *Fleet) Serves(filter *Filter) bool {
+func (f *Fleet) Serves(w *Want) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := Want{Filter: filter}
 	for _, n := range f.nodes {
 		if !n.live() {
 			continue

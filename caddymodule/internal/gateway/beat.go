@@ -42,6 +42,16 @@ type keeper struct {
 	known       store.Revocations
 }
 
+// Superseded reports whether another process has begun under this gateway's name since: this one serves no node any more.
+func (h *Hub) Superseded() bool {
+	if h.keeper == nil {
+		return false
+	}
+	h.keeper.mu.Lock()
+	defer h.keeper.mu.Unlock()
+	return h.keeper.superseded
+}
+
 // owns reports whether this gateway may send runs to its nodes now.
 func (k *keeper) owns() error {
 	k.mu.Lock()

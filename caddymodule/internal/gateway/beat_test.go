@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,13 @@ func (f *flaky) Revoke(ctx context.Context, subjects []string, pgn uint64) (uint
 		return 0, err
 	}
 	return f.Store.Revoke(ctx, subjects, pgn)
+}
+
+func (f *flaky) Revocations(ctx context.Context) (store.Revocations, error) {
+	if err := f.err(); err != nil {
+		return store.Revocations{}, err
+	}
+	return f.Store.Revocations(ctx)
 }
 
 // twoGateways share a store and a CA; a node of each gateway's serves p.
@@ -244,6 +252,9 @@ func TestStoreGone(t *testing.T) {
 			if err == nil || v.Durable || !v.Applied {
 				t.Errorf("%+v %v", v, err)
 			}
+			if list, err := plain.Revocations(t.Context()); err != nil || !slices.Equal(list, []string{"slot:other"}) {
+				t.Errorf("%v %v", list, err)
+			}
 			mem.down.Store(false)
 			wait(t, func() bool { resp, _ := one.do("POST", "/api/chat", chat("m", "")); return resp.StatusCode == 200 })
 			wait(t, func() bool { return k.owns() == nil })
@@ -273,6 +284,9 @@ func TestSecondProcessOfAGateway(t *testing.T) {
 	if _, err := mem.Epoch(t.Context(), "gw1"); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, func() bool { return one.hub.keeper.owns() != nil })
+	if one.hub.Superseded() {
+		t.Error("it gives up too early")
+	}
+	wait(t, func() bool { return one.hub.keeper.owns() != nil && one.hub.Superseded() })
 	wait(t, func() bool { resp, _ := one.do("POST", "/api/chat", chat("m", "")); return resp.StatusCode == 503 })
 }

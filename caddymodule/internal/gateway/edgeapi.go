@@ -179,6 +179,11 @@ func (x *exchange) typedRun() error {
 		}
 		return fail(codeBadRequest, "the request could not be read")
 	}
+	if x.node != "" {
+		if err := x.mayPin(); err != nil {
+			return err
+		}
+	}
 	if validSession(req.Session) && req.Session != "" {
 		x.w.Header().Set(headerSession, req.Session)
 	}
@@ -214,6 +219,9 @@ func (x *exchange) typedRun() error {
 	raw, err := t.answer.JSON()
 	if err != nil {
 		return err
+	}
+	if node := t.acc.View().Node; x.h.opts.ExposeNode && node != "" {
+		x.w.Header().Set(headerNode, node)
 	}
 	x.respond(http.StatusOK, ollama.ContentTypeJSON, raw)
 	return nil

@@ -23,6 +23,7 @@ type typedRun struct {
 	acc    *Account
 	req    *edge.Request
 	body   []byte // that goes to the node
+	node   string // that it is for; empty: any
 	in     edge.Input
 	u      *run
 	ctx    context.Context
@@ -49,7 +50,7 @@ func newTypedRun(x *exchange, req *edge.Request, body []byte) *typedRun {
 	acc.Run, acc.Kind, acc.Started = x.acc.Run, "edge", x.acc.Started
 	acc.Session, acc.Principal, acc.Route, acc.Endpoint, acc.Model = req.Session, x.principal, x.acc.Route, x.acc.Endpoint, req.Operator.Model
 	nobody := &discard{header: http.Header{}}
-	t := &typedRun{acc: acc, req: req, body: body, began: x.acc.Started, done: make(chan struct{})}
+	t := &typedRun{acc: acc, req: req, body: body, node: x.node, began: x.acc.Started, done: make(chan struct{})}
 	t.x = &exchange{h: x.h, w: nobody, r: x.r, rc: http.NewResponseController(nobody), acc: acc, match: x.match, principal: x.principal}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	return t
@@ -140,13 +141,13 @@ func (t *typedRun) place() edge.Decision {
 	op, st, f := t.req.Operator, t.x.h.settings, t.x.h.hub.fleet
 	var state edge.State
 	if op.Model != "" {
-		for _, c := range f.Standing(ollama.ModelKey(op.Model), st.filters().typed) {
+		for _, c := range f.Standing(&fleet.Want{Model: ollama.ModelKey(op.Model), Node: t.node, Filter: st.filters().typed}) {
 			state.Candidates = append(state.Candidates, edge.Candidate{
 				Capability: capability(c.Labels), Tier: tier(c.Labels), Ready: c.Ready, Warm: c.Loaded, Credits: c.Free,
 			})
 		}
 	}
-	state.CloudReady = f.Serves(t.cloud())
+	state.CloudReady = f.Serves(&fleet.Want{Node: t.node, Filter: t.cloud()})
 	return edge.Place(op.Demand(t.req.Placement, t.req.Deadline()), state)
 }
 
@@ -192,7 +193,7 @@ func (t *typedRun) send(ctx context.Context) error {
 		BodyLength: uint64(len(t.body)), Credit: true,
 	}
 	u.answerer = t.hear
-	u.want = fleet.Want{Credit: true, Filter: t.cloud()}
+	u.want = fleet.Want{Credit: true, Node: t.node, Filter: t.cloud()}
 	if t.decision.Placement == edge.Edge {
 		u.want.Model, u.want.Filter = ollama.ModelKey(t.req.Operator.Model), x.h.settings.filters().typed
 		u.want.Suits = t.suits

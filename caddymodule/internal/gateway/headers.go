@@ -24,18 +24,22 @@ var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
+// CredentialHeaders are request headers that show a credential of the caller, besides those that Caddy's access log hides itself: Authorization and Cookie.
+var CredentialHeaders = []string{
+	"X-Authorization", "Api-Key", "Apikey", "X-Api-Key", "X-Api-Token", "X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Auth-Token", "X-Auth-Key",
+	"X-Access-Token", "X-Amz-Security-Token", "X-Functions-Key", "Cf-Aig-Authorization", "Cf-Access-Client-Secret", "Cf-Access-Token", "X-Vault-Token",
+	"Private-Token", "Cookie2",
+}
+
 // notForwarded are request headers that end at the gateway: credentials of the caller and the account that they are for (the node has the same
 // list, credential in nodeclient/adapter/http1), what the gateway owns (CORS, Host, lengths), and what says where a caller is. Ollama forwards
 // credentials to its cloud, and refuses origins that it does not know.
-var notForwarded = []string{
-	"Authorization", "X-Authorization", "Api-Key", "Apikey", "X-Api-Key", "X-Api-Token", "X-Goog-Api-Key", "X-Goog-User-Project",
-	"Ocp-Apim-Subscription-Key", "X-Auth-Token", "X-Auth-Key", "X-Auth-Email", "X-Access-Token", "X-Amz-Security-Token", "X-Functions-Key",
-	"Cf-Aig-Authorization", "Cf-Access-Client-Id", "Cf-Access-Client-Secret", "Cf-Access-Token", "X-Vault-Token", "Private-Token",
-	"Cookie", "Cookie2", "Openai-Organization", "Openai-Project",
+var notForwarded = append(slices.Clip(CredentialHeaders),
+	"Authorization", "Cookie", "X-Goog-User-Project", "X-Auth-Email", "Cf-Access-Client-Id", "Openai-Organization", "Openai-Project",
 	"Host", "Content-Length", "Expect",
 	"Origin", "Referer", "Access-Control-Request-Method", "Access-Control-Request-Headers", "Access-Control-Request-Private-Network",
 	"Forwarded", "Via", "X-Real-Ip", "Early-Data", "Priority", "Alt-Used", "Upgrade-Insecure-Requests",
-}
+)
 
 // requestHeaders selects what travels to the node.
 func requestHeaders(r *http.Request) []*tunnel.Header {

@@ -372,6 +372,9 @@ func (h *Hub) Peers() []PeerView {
 		if l := p.links[g.Name]; l != nil {
 			v.Uses = l.current() != nil
 		}
+		if v.Serves || v.Uses || g.Name == h.cfg.Gateway { // what the store knows may be old
+			v.State = "alive"
+		}
 		out = append(out, v)
 	}
 	slices.SortFunc(out, func(a, b PeerView) int { return strings.Compare(a.Gateway, b.Gateway) })

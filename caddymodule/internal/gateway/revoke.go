@@ -61,9 +61,12 @@ func (h *Hub) Revoke(ctx context.Context, subject string, undo bool) (RevokeView
 	return v, err
 }
 
-// Revocations lists what is revoked, sorted.
+// Revocations lists what is revoked, sorted. While a shared store is away, it is what this gateway knows of.
 func (h *Hub) Revocations(ctx context.Context) ([]string, error) {
 	r, err := h.cfg.Store.Revocations(ctx)
+	if h.keeper != nil && errors.Is(err, store.ErrUnavailable) {
+		r.Subjects, err = slices.Sorted(slices.Values(h.lender.view.Subjects())), nil
+	}
 	return r.Subjects, err
 }
 
