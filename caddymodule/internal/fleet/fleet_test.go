@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
@@ -571,6 +572,42 @@ func TestHolders(t *testing.T) {
 	clock = clock.Add(loadTime)
 	if got := f.Holders(key(t, "m")); len(got) != 1 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A run that waits for room does not wait longer than others once whoever could give it is gone; and a provider that is away for a moment ends nothing.
+func TestWaitingForRoomThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, back := range map[string]bool{"gone": false, "back": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				s := join(t, f, "a", offer(1, "m"))
+				p := acquire(t, f, want(t, "m"))
+				w := waiting(t, f, t.Context(), want(t, "m"))
+				time.Sleep(3 * absence)
+				f.gone(s)
+				p.Release()
+				start := time.Now()
+				if back {
+					time.Sleep(absence - absence/looks)
+					join(t, f, "a", offer(1, "m"))
+					if p, ok := (<-w).(*Place); !ok {
+						t.Error("no place")
+					} else {
+						p.Release()
+					}
+					return
+				}
+				if err, _ := (<-w).(error); !errors.Is(err, ErrNoNode) {
+					t.Errorf("%v", err)
+				}
+				if d := time.Since(start); d < absence-absence/looks || d > absence {
+					t.Errorf("after %v", d)
+				}
+			})
+		})
 	}
 }
 

@@ -99,18 +99,36 @@ func (f *Fleet) Acquire(ctx context.Context, w *Want, q Queue) (*Place, error) {
 	start := f.cfg.Now()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	select {
-	case p := <-wt.place:
-		p.Queued = f.cfg.Now().Sub(start)
-		return p, nil
-	case err := <-wt.err:
-		return nil, err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timer.C:
-		err = ErrQueueTimeout
+	look := time.NewTicker(absence / looks)
+	defer look.Stop()
+	for away := 0; away < looks; {
+		select {
+		case p := <-wt.place:
+			p.Queued = f.cfg.Now().Sub(start)
+			return p, nil
+		case err := <-wt.err:
+			return nil, err
+		case <-ctx.Done():
+			return f.leave(wt, context.Cause(ctx))
+		case <-timer.C:
+			return f.leave(wt, ErrQueueTimeout)
+		case <-look.C:
+			if away++; f.served(w) {
+				away = 0
+			}
+		}
 	}
-	return f.leave(wt, err)
+	return f.leave(wt, ErrQueueTimeout) // those that it waited for are away, and have been for long enough
+}
+
+// looks is how often within absence a run that waits for room looks whether there is still anybody who could give it.
+const looks = 5
+
+// served reports whether somebody who is here could serve w.
+func (f *Fleet) served(w *Want) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.survey(w) >= excluded
 }
 
 // admit gives a place, or a waiter with the time that it may wait, or an error. f.mu is held.
