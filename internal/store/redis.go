@@ -76,6 +76,7 @@ type Redis struct {
 	client atomic.Pointer[redis.Client]
 
 	aim     sync.Mutex           // held while another client is tried out, 300 ms at most
+	options RedisOptions         // guarded by aim; those of connect
 	connect func() *redis.Client // guarded by aim
 
 	primary  primary
@@ -122,7 +123,7 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 	if r.observe == nil {
 		r.observe = func(string, time.Duration) {}
 	}
-	r.connect = func() *redis.Client { return r.newClient(t, &o) }
+	r.options, r.connect = o, func() *redis.Client { return r.newClient(t, &o) }
 	r.client.Store(r.connect())
 	changed := o.Changed
 	if changed == nil {
@@ -133,27 +134,43 @@ func newRedis(o RedisOptions, budget time.Duration, now func() time.Time) (*Redi
 	return r, nil
 }
 
+// connects reports whether p connects as o does.
+func (o *RedisOptions) connects(p *RedisOptions) bool {
+	if o.URL != p.URL || o.SentinelUsername != p.SentinelUsername || o.SentinelPassword != p.SentinelPassword || (o.TLS == nil) != (p.TLS == nil) {
+		return false
+	}
+	return o.TLS == nil || o.TLS.ServerName == p.TLS.ServerName && o.TLS.RootCAs.Equal(p.TLS.RootCAs)
+}
+
 // Renew takes the credentials and TLS of o from now on, if the server takes them; else all stays as it was, and the error
-// is ErrUnavailable. The server, the Sentinels and the prefix must be the same.
+// is ErrUnavailable. Where they are those in use nothing is asked. The server, the Sentinels and the prefix must be the same.
 func (r *Redis) Renew(ctx context.Context, o RedisOptions) error {
 	t, err := parseURL(o.URL)
 	if err != nil {
 		return err
 	}
-	r.aim.Lock()
-	connect := func() *redis.Client { return r.newClient(t, &o) }
-	old := r.client.Load()
-	if err = r.try(ctx, connect()); err == nil {
-		r.connect = connect
-		old.Close() // calls under way fail: their callers ask again
-	}
-	r.aim.Unlock()
-	if err != nil {
+	changed, err := r.renew(ctx, t, &o)
+	if err != nil || !changed {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*r.budget)
 	defer cancel()
 	return r.breaker.retry(ctx)
+}
+
+func (r *Redis) renew(ctx context.Context, t *target, o *RedisOptions) (changed bool, err error) {
+	r.aim.Lock()
+	defer r.aim.Unlock()
+	if r.options.connects(o) {
+		return false, nil
+	}
+	old, connect := r.client.Load(), func() *redis.Client { return r.newClient(t, o) }
+	if err := r.try(ctx, connect()); err != nil {
+		return false, err
+	}
+	r.options, r.connect = *o, connect
+	old.Close() // calls under way fail: their callers ask again
+	return true, nil
 }
 
 // CheckURL judges a URL, and CheckPrefix a prefix, before there is a store.

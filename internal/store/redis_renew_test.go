@@ -44,6 +44,7 @@ func TestRedisRenew(t *testing.T) {
 		}
 	}
 
+	must(t, r.Renew(t.Context(), o))
 	users("new")
 	s.do("client", "kill", "user", "fairway")
 	for end := time.Now().Add(10 * time.Second); len(changes) == 0; {
@@ -54,6 +55,7 @@ func TestRedisRenew(t *testing.T) {
 	if up := <-changes; up {
 		t.Fatal("it is up")
 	}
+	must(t, r.Renew(t.Context(), o)) // those in use: nothing to try
 	if err := r.Renew(t.Context(), with("wrong")); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a wrong password: %v", err)
 	}

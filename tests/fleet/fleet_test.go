@@ -267,6 +267,12 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	if now := keyed.Stats().Exec; now != before {
 		t.Errorf("the provider was asked %d times after the revocation", now-before)
 	}
+	if err := two.Reload(); err != nil {
+		t.Errorf("a new configuration without the store: %v", err)
+	}
+	if status, _, body, _ := ask(two, "open", ""); status != 200 {
+		t.Errorf("after it: %d %s", status, body)
+	}
 	f.Ways[1].Mend()
 	rig.Eventually(t, 10*time.Second, "it has heard of it", func() bool {
 		status, code, _, _ := ask(two, "keyed", "")

@@ -15,7 +15,8 @@ type Fleet struct {
 	Relays   []*Relay // from the other gateways to each
 }
 
-// NewFleet starts n gateways, gw1 and so on, at the same time, and waits until each serves and executes for each other. The word GATEWAY in the options' lines becomes
+// NewFleet starts n gateways, gw1 and so on, the first one alone (Caddy's own pki app makes its CA in a new storage without a lock, so of two that start
+// at once one may find half of it and exit), and waits until each serves and executes for each other. The word GATEWAY in the options' lines becomes
 // the name.
 func NewFleet(t testing.TB, n int, o Options) *Fleet {
 	t.Helper()
@@ -34,10 +35,11 @@ func NewFleet(t testing.TB, n int, o Options) *Fleet {
 		g.Write(g.Caddyfile())
 		f.Gateways = append(f.Gateways, g)
 	}
-	for _, g := range f.Gateways {
+	f.Gateways[0].Start()
+	for _, g := range f.Gateways[1:] {
 		g.Launch()
 	}
-	for _, g := range f.Gateways {
+	for _, g := range f.Gateways[1:] {
 		g.Await()
 	}
 	f.Meet()

@@ -94,6 +94,9 @@ func (h *Hub) publish(ctx context.Context, st *Settings) (*projection, error) {
 		st.Log.Warn("the numbers of this configuration could not be written; after a restart slots may show other versions", zap.Error(err))
 		err = nil
 	}
+	if cur := h.Current(); errors.Is(err, store.ErrUnavailable) && cur != nil && maps.Equal(cur.projection.objects, objects) {
+		p, err = cur.projection.published, nil // nothing that has a number has changed: this needs no store
+	}
 	if err != nil {
 		return nil, err
 	}
