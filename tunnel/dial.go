@@ -60,6 +60,11 @@ func Dial(ctx context.Context, cfg DialConfig) (*NodeSession, error) {
 		return nil, err
 	}
 	s, err := register(ctx, c, cfg)
+	return begun(c, done, s, err)
+}
+
+// begun gives the session that the first words on c have come to, or closes c and says why there is none. done is called when c is no longer needed.
+func begun(c *quic.Conn, done func(), s *NodeSession, err error) (*NodeSession, error) {
 	if err != nil {
 		if c.Context().Err() != nil {
 			err = context.Cause(c.Context())

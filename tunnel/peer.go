@@ -190,21 +190,7 @@ func DialPeer(ctx context.Context, cfg PeerConfig) (*NodeSession, error) {
 		return nil, err
 	}
 	s, err := hello(ctx, c, cfg)
-	if err != nil {
-		if c.Context().Err() != nil {
-			err = context.Cause(c.Context())
-		}
-		err = classify(err)
-		code, reason := closeFor(err)
-		_ = c.CloseWithError(quic.ApplicationErrorCode(code), reason)
-		done()
-		return nil, err
-	}
-	go func() {
-		<-s.done
-		done()
-	}()
-	return s, nil
+	return begun(c, done, s, err)
 }
 
 func hello(ctx context.Context, c *quic.Conn, cfg PeerConfig) (*NodeSession, error) {

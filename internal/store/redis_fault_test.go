@@ -75,14 +75,40 @@ func (gw *gateway) start() *gateway {
 // insist repeats a call that must succeed, as long as the machine is too busy for the budget.
 func (gw *gateway) insist(call func(ctx context.Context) error) {
 	gw.t.Helper()
-	var err error
+	must(gw.t, said(call))
+}
+
+// said is what the store says to a call: that it cannot be reached only if it goes on saying so, for a busy machine may take a call its time.
+func said(call func(ctx context.Context) error) (err error) {
 	for range 100 {
 		if err = call(context.Background()); err == nil || !errors.Is(err, store.ErrUnavailable) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	must(gw.t, err)
+	return err
+}
+
+// asked is what the store says to a lease.
+func (gw *gateway) asked(subjects ...string) error {
+	return said(func(context.Context) error { return gw.issue(subjects...) })
+}
+
+// revoked is what it says to a revocation.
+func (gw *gateway) revoked(pgn uint64, subjects ...string) error {
+	return said(func(ctx context.Context) error {
+		_, err := gw.r.Revoke(ctx, subjects, pgn)
+		return err
+	})
+}
+
+// registered is what it says to a registration.
+func (gw *gateway) registered(node string) (generation uint64, err error) {
+	err = said(func(ctx context.Context) (err error) {
+		generation, err = gw.r.Register(ctx, store.Registration{Node: node, Gateway: gw.name, Instance: "i", Epoch: gw.e})
+		return err
+	})
+	return generation, err
 }
 
 func (gw *gateway) beat(want store.Verdict) (b store.BeatResult) {
@@ -315,10 +341,12 @@ func TestRedisRestartsEmpty(t *testing.T) {
 			t.Parallel()
 			s := startRedis(t)
 			gw := open(t, s.url(), "fw", "gw1").start()
-			_, err := gw.r.Revoke(t.Context(), []string{"slot:bad", "node:evil"}, gw.pgn)
-			must(t, err)
-			view, err := gw.r.Revocations(t.Context())
-			must(t, err)
+			must(t, gw.revoked(gw.pgn, "slot:bad", "node:evil"))
+			var view store.Revocations
+			gw.insist(func(ctx context.Context) (err error) {
+				view, err = gw.r.Revocations(ctx)
+				return err
+			})
 			before := gw.beat(store.VerdictOK)
 
 			tt.lose(s)
@@ -347,14 +375,14 @@ func TestRedisRestartsEmpty(t *testing.T) {
 				t.Errorf("issue: %v", err)
 			}
 			gw.reassert(view)
-			if err := gw.issue("slot:bad"); !errors.Is(err, store.ErrRevoked) {
+			if err := gw.asked("slot:bad"); !errors.Is(err, store.ErrRevoked) {
 				t.Errorf("issue: %v", err)
 			}
-			must(t, gw.issue("slot:s"))
-			if _, err := gw.r.Register(t.Context(), store.Registration{Node: "evil", Gateway: "gw1", Instance: "i", Epoch: gw.e}); !errors.Is(err, store.ErrDisabled) {
+			must(t, gw.asked("slot:s"))
+			if _, err := gw.registered("evil"); !errors.Is(err, store.ErrDisabled) {
 				t.Errorf("register: %v", err)
 			}
-			next, err := gw.r.Register(t.Context(), store.Registration{Node: "n1", Gateway: "gw1", Instance: "i", Epoch: gw.e})
+			next, err := gw.registered("n1")
 			if err != nil || next <= gw.g {
 				t.Errorf("generation %d after %d, %v", next, gw.g, err)
 			}

@@ -232,8 +232,7 @@ func TestRedisKeys(t *testing.T) {
 			t.Logf("%s: %v", name, err)
 		}
 	}
-	_, err := gw.r.Revoke(t.Context(), []string{"slot:z"}, gw.pgn)
-	must(t, err)
+	must(t, gw.revoked(gw.pgn, "slot:z"))
 	c := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer c.Close()
 	known := regexp.MustCompile(`^\{fw\}:(node:n\d|sessions:(gw1|other)|beats|epochs|revoked|min_pgn|drained|version|restored|pgn|objects|token:t|incarnation|layout)$`)
