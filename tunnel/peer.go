@@ -145,14 +145,7 @@ func (s *Session) handlePeer(t wire.Type, p []byte, seq *uint64) error {
 		}
 		return s.st.Peers.Nodes(s, m.Nodes)
 	case wire.TypeDraining:
-		var m wire.Draining
-		if err := wire.Unmarshal(p, &m); err != nil {
-			return err
-		}
-		if s.advance(StateDraining) {
-			s.changed()
-		}
-		return nil
+		return s.draining(p)
 	}
 	return fmt.Errorf("%w: frame 0x%x from a gateway", errOrder, uint64(t))
 }

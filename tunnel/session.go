@@ -258,14 +258,7 @@ func (s *Session) handle(t wire.Type, p []byte, seq *uint64) error {
 		*seq = m.Seq
 		return s.st.Registrar.Status(s, m.Targets)
 	case wire.TypeDraining:
-		var m wire.Draining
-		if err := wire.Unmarshal(p, &m); err != nil {
-			return err
-		}
-		if s.advance(StateDraining) {
-			s.changed()
-		}
-		return nil
+		return s.draining(p)
 	case wire.TypeRenew:
 		return s.renew(p)
 	case wire.TypeProjectionAck, wire.TypeRevokeAck, wire.TypeIssuerKeysAck:
@@ -356,6 +349,18 @@ func (s *Session) beat() {
 			return
 		}
 	}
+}
+
+// draining takes the other end's word that it goes away.
+func (s *Session) draining(p []byte) error {
+	var m wire.Draining
+	if err := wire.Unmarshal(p, &m); err != nil {
+		return err
+	}
+	if s.advance(StateDraining) {
+		s.changed()
+	}
+	return nil
 }
 
 func (s *Session) renew(p []byte) error {
