@@ -18,6 +18,7 @@ import (
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/caddymodule/internal/gateway"
 	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // run is `caddy fairway ARGS`.
@@ -46,7 +47,7 @@ func codeOf(err error) int {
 }
 
 func TestCommandExitStatus(t *testing.T) {
-	closed := freeTCP(t)
+	closed := freeport.Addr(t)
 	for _, c := range []struct {
 		args string
 		code int

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/fairway-edge/fairway/internal/pki"
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 func TestServesThroughTheEmbeddedNode(t *testing.T) {
@@ -257,7 +258,7 @@ func TestListenMoves(t *testing.T) {
 	s := newServer(t)
 	s.mustLoad(s.config(demoNode, ""))
 	before, old := s.node(), s.nodes
-	s.nodes = freeUDP(t)
+	s.nodes = freeport.Addr(t)
 	s.mustLoad(s.config(demoNode, ""))
 	if after := s.node(); after.Sessions[0].Generation <= before.Sessions[0].Generation {
 		t.Errorf("the node's generation went from %d to %d", before.Sessions[0].Generation, after.Sessions[0].Generation)

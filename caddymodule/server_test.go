@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // server is a Caddy in this process. There can be one at a time, so tests that use
@@ -30,35 +31,11 @@ func newServer(t *testing.T) *server {
 	t.Helper()
 	dir := t.TempDir()
 	s := &server{
-		t: t, admin: freeTCP(t), http: freeTCP(t), nodes: freeUDP(t),
+		t: t, admin: freeport.Addr(t), http: freeport.Addr(t), nodes: freeport.Addr(t),
 		storage: filepath.Join(dir, "storage"), log: filepath.Join(dir, "access.log"),
 	}
 	t.Cleanup(func() { _ = caddy.Stop() })
 	return s
-}
-
-func freeTCP(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
-// freeUDP returns an address whose port is free for TCP too: a test puts a site there.
-func freeUDP(t *testing.T) string {
-	t.Helper()
-	for range 20 {
-		tcp := freeTCP(t)
-		if l, err := net.ListenPacket("udp", tcp); err == nil {
-			_ = l.Close()
-			return tcp
-		}
-	}
-	t.Fatal("no port is free for both UDP and TCP")
-	return ""
 }
 
 // config is a Caddyfile with lines in the app's block and in the handler's.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairway-edge/fairway/internal/pki"
 	"github.com/fairway-edge/fairway/lease"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tunnel"
 )
 
@@ -62,7 +63,7 @@ func newGateway(t testing.TB) *gateway {
 
 func newGatewayOf(t testing.TB, ca *pki.SelfSigned) *gateway {
 	t.Helper()
-	return newGatewayAt(t, ca, "gw1", "127.0.0.1:0")
+	return newGatewayAt(t, ca, "gw1", freeport.Addr(t))
 }
 
 // newGatewayAt starts a gateway of a name of its own at an address.

@@ -8,8 +8,8 @@
 #   tests/run.sh nemesis  a fleet of gateways in which something is always broken, for NEMESIS (10m), and the end-to-end tests ROUNDS (5) times under -race
 #
 # It installs what is missing where it may (as root, where there is apt-get), says what it had to skip and why, and ends in a line of
-# counts. With CI set every skip is a failure, and all platforms are built. Folders that it fills and finds again: FAIRWAY_CACHE
-# (${XDG_CACHE_HOME:-~/.cache}/fairway) and Go's own.
+# counts. With CI set every skip is a failure, and all platforms are built. A test that failed runs once more, and is named as flaky when it
+# passes then: docs/adr/0010. Folders that it fills and finds again: FAIRWAY_CACHE (${XDG_CACHE_HOME:-~/.cache}/fairway) and Go's own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,7 +24,8 @@ trap 'rm -rf "$work"' EXIT
 counts=$work/counts
 skips=$work/skips
 failures=$work/failures
-touch "$counts" "$skips" "$failures"
+flaky=$work/flaky
+touch "$counts" "$skips" "$failures" "$flaky"
 # The version-control stamp would fail in a clone that another user owns.
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 export GOTOOLCHAIN=${GOTOOLCHAIN:-local}
@@ -56,12 +57,29 @@ skip() {
 	echo "skip          $1: $2"
 }
 
-# tests NAME FLAG... PACKAGE...: go test, counted test by test
+# tests NAME FLAG... -- PACKAGE...: go test, counted test by test. A test that failed runs once more, alone.
 tests() {
-	local name=$1 begin=$SECONDS
+	local name=$1 begin=$SECONDS package test said
+	local -a flags=() again=(-again "$work/again")
+	shift
+	while [[ $1 != -- ]]; do flags+=("$1"); shift; done
 	shift
 	echo "----  $name"
-	go test -json "$@" 2>&1 | "$work/tally" ${strict:+-strict} -counts "$counts" || echo "$name" >>"$failures"
+	rm -f "$work/again"
+	[[ $mode != nemesis ]] || again=()
+	if ! go test -json "$@" "${flags[@]}" 2>&1 | "$work/tally" ${strict:+-strict} -counts "$counts" "${again[@]}"; then
+		[[ ${PIPESTATUS[1]} == 0 && -f $work/again ]] || echo "$name" >>"$failures"
+	fi
+	if [[ -f $work/again ]]; then
+		while read -r package test said; do
+			echo "----  once more: $test"
+			if go test -json "$package" "${flags[@]}" -count 1 -run "^$test\$" 2>&1 </dev/null | "$work/tally" ${strict:+-strict} -counts "$counts"; then
+				echo "${package#github.com/fairway-edge/fairway/} $test: $said" >>"$flaky"
+			else
+				echo "${package#github.com/fairway-edge/fairway/} $test: $said" >>"$failures"
+			fi
+		done <"$work/again"
+	fi
 	printf -- '----  %s: %d s\n' "$name" $((SECONDS - begin))
 }
 
@@ -196,14 +214,14 @@ real_ollama() {
 # them run at once than there are cores. The programs run under the race detector in the end-to-end tests; the others measure.
 unit_tests() {
 	mapfile -t unit < <(packages ./... | grep -v '/fairway/tests/')
-	tests "unit tests" -race -timeout 15m "${unit[@]}"
+	tests "unit tests" -race -timeout 15m -- "${unit[@]}"
 	# Where credentials stay in memory, without the race detector's own copies.
-	tests "memory scans" -count 1 -timeout 5m -run 'InMemory|MemoryOfANode' ./nodeclient ./nodeclient/adapter/http1
+	tests "memory scans" -count 1 -timeout 5m -run 'InMemory|MemoryOfANode' -- ./nodeclient ./nodeclient/adapter/http1
 }
 system_tests() {
 	mapfile -t system < <(packages ./tests/... | grep -v '/tests/e2e')
-	FAIRWAY_RACE=1 tests "end-to-end tests" -race -p 1 -parallel 4 -count 1 -timeout 20m ./tests/e2e/...
-	tests "system tests" -p 1 -parallel 4 -count 1 -timeout 20m "${system[@]}"
+	FAIRWAY_RACE=1 tests "end-to-end tests" -race -p 1 -parallel 4 -count 1 -timeout 20m -- ./tests/e2e/...
+	tests "system tests" -p 1 -parallel 4 -count 1 -timeout 20m -- "${system[@]}"
 }
 
 full() {
@@ -229,6 +247,7 @@ summary() {
 	read -r passed failed skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$counts")
 	echo
 	[[ -s $skips ]] && { echo "skipped:"; sed 's/^/  /' "$skips"; }
+	[[ -s $flaky ]] && { echo "flaky: failed, and passed when run once more:"; sed 's/^/  /' "$flaky"; }
 	[[ -s $failures ]] && { echo "failed:"; sed 's/^/  /' "$failures"; }
 	# A failure that no counter saw, such as a tally that was killed, still fails the run.
 	if [[ -s $failures ]] && ((failed == 0)); then failed=$(wc -l <"$failures"); fi
@@ -246,7 +265,7 @@ full) full ;;
 quick)
 	step "go vet" go vet ./...
 	mapfile -t all < <(packages ./...)
-	tests "all packages" -short "${all[@]}"
+	tests "all packages" -short -- "${all[@]}"
 	;;
 fuzz) fuzz "${FUZZTIME:-5m}" ;;
 bench)
@@ -255,9 +274,9 @@ bench)
 	;;
 nemesis)
 	need redis-server redis-server || true
-	tests "nemesis" ./tests/fleet -run '^TestNemesis$' -v -timeout 80m -nemesis "${NEMESIS:-10m}"
+	tests "nemesis" -run '^TestNemesis$' -v -timeout 80m -nemesis "${NEMESIS:-10m}" -- ./tests/fleet
 	mapfile -t system < <(packages ./tests/e2e/...)
-	FAIRWAY_RACE=1 tests nemesis -race -p 1 -count "${ROUNDS:-5}" -timeout 80m "${system[@]}"
+	FAIRWAY_RACE=1 tests nemesis -race -p 1 -count "${ROUNDS:-5}" -timeout 80m -- "${system[@]}"
 	;;
 *)
 	sed -n '4,8s/^#   //p' "${BASH_SOURCE[0]}" >&2

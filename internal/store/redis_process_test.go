@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // server is a process of redis-server that a test has started.
@@ -114,11 +117,7 @@ func launch(t testing.TB, program, port string, args []string) *server {
 
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	return strconv.Itoa(freeport.Get(t))
 }
 
 // listens waits until the server takes connections, or has ended.

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // bed is everything that runs beside the load.
@@ -110,21 +112,12 @@ func (b *bed) close() {
 	_ = os.RemoveAll(b.dir)
 }
 
-func free(network string) string {
-	if network == "udp" {
-		c, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // loopback
-		if err != nil {
-			panic(err)
-		}
-		defer c.Close()
-		return c.LocalAddr().String()
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // loopback
+func free() string {
+	port, err := freeport.Next()
 	if err != nil {
 		panic(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
 func setUp(ctx context.Context) (*bed, error) {
@@ -132,7 +125,7 @@ func setUp(ctx context.Context) (*bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bed{dir: dir, admin: free("tcp"), udp: free("udp"), tlsAddr: free("tcp")}
+	b := &bed{dir: dir, admin: free(), udp: free(), tlsAddr: free()}
 	if err := b.build(ctx); err != nil {
 		return nil, err
 	}
@@ -140,7 +133,7 @@ func setUp(ctx context.Context) (*bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	up, proxy, bare, bareUDP, fairway := free("tcp"), free("tcp"), free("tcp"), free("udp"), free("tcp")
+	up, proxy, bare, bareUDP, fairway := free(), free(), free(), free(), free()
 	b.upstream = "http://" + up
 	if _, err = b.start(nil, self, "upstream", up); err != nil {
 		return nil, err
@@ -162,7 +155,7 @@ func setUp(ctx context.Context) (*bed, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(b.tlsAddr)
-	b.plain = free("tcp")
+	b.plain = free()
 	plainSite := fmt.Sprintf("http://%s {\n\tbind 127.0.0.1\n\trespond ok\n}\n", b.plain)
 	b.gatewayFile = fmt.Sprintf("{\n\tadmin %s\n\tskip_install_trust\n\tauto_https disable_redirects\n\tstorage file_system %s/storage\n\tfairway {\n\t\tlisten %s\n\t\tname gw1\n\t}\n}\n"+
 		"http://%s {\n\tbind 127.0.0.1\n\tfairway {\n\t\tauth none\n\t}\n}\nhttps://localhost:%s {\n\ttls internal\n\tfairway {\n\t\tauth none\n\t}\n}\n", b.admin, dir, b.udp, fairway, port) + plainSite

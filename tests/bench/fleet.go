@@ -31,7 +31,7 @@ func benchFleet(ctx context.Context, b *bed, t *table) error {
 	if err != nil {
 		return errors.New("redis-server is missing")
 	}
-	redis := free("tcp")
+	redis := free()
 	_, port, _ := net.SplitHostPort(redis)
 	server, err := b.start(nil, program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", b.dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *bed) twoGateways(ctx context.Context, redis string) (near, far *path, e
 	var gateways []*proc
 	var urls, admins, udps []string
 	for _, name := range []string{"near", "far"} {
-		admin, udp, addr := free("tcp"), free("udp"), free("tcp")
+		admin, udp, addr := free(), free(), free()
 		g, err := b.caddy(name, fmt.Sprintf("{\n\tadmin %s\n\tskip_install_trust\n\tstorage file_system %s\n\tlog {\n\t\toutput file %s\n\t}\n\tfairway {\n\t\tlisten %s\n\t\tname %s\n\t\tadvertise %s\n\t\tstore redis {\n\t\t\turl redis://%s\n\t\t\ton_down serve_owned\n\t\t}\n\t}\n}\n"+
 			"http://%s {\n\tbind 127.0.0.1\n\tfairway {\n\t\tauth none\n\t}\n}\n", admin, filepath.Join(b.dir, "fleet", "storage"), filepath.Join(b.dir, name+".log"), udp, name, udp, redis, addr))
 		if err != nil {

@@ -68,7 +68,7 @@ func benchLeases(ctx context.Context, b *bed, t *table) error {
 
 // fleet starts a gateway of its own with a node before the upstream; lines stand in its fairway block.
 func (b *bed) fleet(ctx context.Context, name, lines string) (*path, error) {
-	admin, udp, addr := free("tcp"), free("udp"), free("tcp")
+	admin, udp, addr := free(), free(), free()
 	gateway, err := b.caddy(name, fmt.Sprintf("{\n\tadmin %s\n\tskip_install_trust\n\tstorage file_system %s\n\tlog {\n\t\toutput file %s\n\t}\n\tfairway {\n\t\tlisten %s\n\t\tname %s\n%s\t}\n}\n"+
 		"http://%s {\n\tbind 127.0.0.1\n\tfairway {\n\t\tauth none\n\t}\n}\n", admin, filepath.Join(b.dir, name, "storage"), filepath.Join(b.dir, name+".log"), udp, name, lines, addr))
 	if err != nil {

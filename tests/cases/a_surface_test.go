@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -113,7 +114,7 @@ func TestA05_Slashes(t *testing.T) {
 // The stock command under a prefix is in tests/conformance: TestCLI.
 func TestA06_Prefix(t *testing.T) {
 	t.Parallel()
-	port := rig.FreePort(t, "tcp")
+	port := freeport.Get(t)
 	f := newFleet(t, rig.Options{Sites: fmt.Sprintf(`http://:%d {
 	bind 127.0.0.1
 	handle_path /ollama* {

@@ -17,13 +17,14 @@ import (
 	"time"
 
 	"github.com/fairway-edge/fairway/tests/fakeollama"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
 // The README's example is formatted: tests/docs, TestCaddyfiles.
 func TestF01_NoOrder(t *testing.T) {
 	t.Parallel()
-	port := rig.FreePort(t, "tcp")
+	port := freeport.Get(t)
 	g := newGateway(t, rig.Options{Sites: fmt.Sprintf(`http://:%d {
 	bind 127.0.0.1
 	header -Server
@@ -102,7 +103,7 @@ func TestF03_ReloadUnderStreams(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, rig.Options{})
 	gen := f.Node("n1").Sessions[0].Generation
-	other := fmt.Sprintf("http://:%d {\n\tbind 127.0.0.1\n\trespond \"new site\"\n}\n", rig.FreePort(t, "tcp"))
+	other := fmt.Sprintf("http://:%d {\n\tbind 127.0.0.1\n\trespond \"new site\"\n}\n", freeport.Get(t))
 	var stop atomic.Bool
 	var lost atomic.Int32
 	var wg sync.WaitGroup

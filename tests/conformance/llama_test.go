@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -32,7 +33,7 @@ type llama struct {
 // startLlama starts a llama.cpp server with the model "tiny" and returns its base URL.
 func startLlama(t testing.TB, flags ...string) string {
 	t.Helper()
-	dir, port := os.Getenv(rig.OllamaDirEnv), strconv.Itoa(rig.FreePort(t, "tcp"))
+	dir, port := os.Getenv(rig.OllamaDirEnv), strconv.Itoa(freeport.Get(t))
 	run := func(args ...string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

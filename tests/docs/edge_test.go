@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairway-edge/fairway/tests/fakegoals"
 	"github.com/fairway-edge/fairway/tests/fakeollama"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -69,7 +70,7 @@ func TestEdgeRunsPage(t *testing.T) {
 	write("alice.key", caller+"\n")
 	write("cloud.key", key+"\n")
 	goals := fakegoals.Start(t, fakegoals.Options{Key: key, Workflows: []fakegoals.Workflow{{ID: "uw_invoice"}}})
-	web, udp, admin := strconv.Itoa(rig.FreePort(t, "tcp")), strconv.Itoa(rig.FreePort(t, "udp")), "127.0.0.1:"+strconv.Itoa(rig.FreePort(t, "tcp"))
+	web, udp, admin := strconv.Itoa(freeport.Get(t)), strconv.Itoa(freeport.Get(t)), "127.0.0.1:"+strconv.Itoa(freeport.Get(t))
 	write("Caddyfile", strings.NewReplacer("/etc/fairway", dir, ":4433", "127.0.0.1:"+udp, "ai.example.com {\n", "http://:"+web+" {\n\tbind 127.0.0.1\n",
 		"{\n\tfairway {\n", "{\n\tadmin "+admin+"\n\tfairway {\n").Replace(code("caddyfile", "{")))
 	env := append(os.Environ(), "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_STATE_HOME="+dir, "HOME="+dir)

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fairway-edge/fairway/tests/fakeollama"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -42,8 +43,8 @@ func TestSeveralGateways(t *testing.T) {
 	var env [][]string
 	for i, n := range names {
 		home = append(home, t.TempDir())
-		web, udp = append(web, strconv.Itoa(rig.FreePort(t, "tcp"))), append(udp, strconv.Itoa(rig.FreePort(t, "udp")))
-		admin = append(admin, "127.0.0.1:"+strconv.Itoa(rig.FreePort(t, "tcp")))
+		web, udp = append(web, strconv.Itoa(freeport.Get(t))), append(udp, strconv.Itoa(freeport.Get(t)))
+		admin = append(admin, "127.0.0.1:"+strconv.Itoa(freeport.Get(t)))
 		// Ports, the admin address and names of machines are not the example's business, nor is a certificate for its name.
 		text := strings.NewReplacer("/etc/fairway", shared, "listen :4433", "listen 127.0.0.1:"+udp[i], "{env.GATEWAY}.example.com:4433", "127.0.0.1:"+udp[i],
 			"ai.example.com {\n", "http://:"+web[i]+" {\n\tbind 127.0.0.1\n", "{\n\tfairway {\n", "{\n\tadmin "+admin[i]+"\n\tfairway {\n").Replace(example[1])

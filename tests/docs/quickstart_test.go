@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -23,8 +24,8 @@ func TestQuickStart(t *testing.T) {
 	t.Parallel()
 	bins := rig.Build(t)
 	dir := t.TempDir()
-	web, udp, admin := strconv.Itoa(rig.FreePort(t, "tcp")), strconv.Itoa(rig.FreePort(t, "udp")), strconv.Itoa(rig.FreePort(t, "tcp"))
-	ports := strings.NewReplacer("11435", web, "4433", udp, "127.0.0.1:11434", "127.0.0.1:"+strconv.Itoa(rig.FreePort(t, "tcp")))
+	web, udp, admin := strconv.Itoa(freeport.Get(t)), strconv.Itoa(freeport.Get(t)), strconv.Itoa(freeport.Get(t))
+	ports := strings.NewReplacer("11435", web, "4433", udp, "127.0.0.1:11434", "127.0.0.1:"+strconv.Itoa(freeport.Get(t)))
 	file := filepath.Join(dir, "Caddyfile")
 	// The admin port is not the example's business, but two Caddys cannot share one.
 	text := strings.Replace(ports.Replace(read(t, "Caddyfile.example")), "{\n", "{\n\tadmin 127.0.0.1:"+admin+"\n", 1)

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -167,7 +168,7 @@ func TestVLLMBehindAKey(t *testing.T) {
 	}
 	write("alice.key", caller+"\n")
 	write("vllm.key", first+"\n")
-	web, udp, admin := strconv.Itoa(rig.FreePort(t, "tcp")), strconv.Itoa(rig.FreePort(t, "udp")), "127.0.0.1:"+strconv.Itoa(rig.FreePort(t, "tcp"))
+	web, udp, admin := strconv.Itoa(freeport.Get(t)), strconv.Itoa(freeport.Get(t)), "127.0.0.1:"+strconv.Itoa(freeport.Get(t))
 	audit := filepath.Join(dir, "audit.jsonl")
 	// Ports, the admin address and the audit are not the example's business, nor is a certificate for its name.
 	write("Caddyfile", strings.NewReplacer("/etc/fairway", dir, ":4433", "127.0.0.1:"+udp, "ai.example.com {\n", "http://:"+web+" {\n\tbind 127.0.0.1\n",

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/tests/fakeollama"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -216,7 +217,7 @@ func TestOfflineFirst(t *testing.T) {
 func TestOfflineFirstFromTheStart(t *testing.T) {
 	t.Parallel()
 	fake := fakeollama.Start(t, fakeollama.Options{Models: edgeModels})
-	refused := fmt.Sprintf("http://127.0.0.1:%d", rig.FreePort(t, "tcp"))
+	refused := fmt.Sprintf("http://127.0.0.1:%d", freeport.Get(t))
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, and nobody reads
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +260,7 @@ func TestOfflineFirstOnTheNode(t *testing.T) {
 	type away struct{ name, url, want string }
 	all := []away{
 		{"nothing is wrong", fake.URL(), "success"},
-		{"refused", fmt.Sprintf("http://127.0.0.1:%d", rig.FreePort(t, "tcp")), unreachable},
+		{"refused", fmt.Sprintf("http://127.0.0.1:%d", freeport.Get(t)), unreachable},
 		{"no such name", "http://nobody.invalid:11434", unreachable},
 		{"no TLS there", "https://" + plain.ln.Addr().String(), unreachable},
 		{"a black hole behind TLS", "https://" + hole.Addr().String(), "unavailable deadline_exceeded deadline_ms=1000 elapsed"},

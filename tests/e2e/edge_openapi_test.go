@@ -21,6 +21,7 @@ import (
 
 	"github.com/fairway-edge/fairway/internal/edge"
 	"github.com/fairway-edge/fairway/internal/ollama"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -225,7 +226,7 @@ func TestOpenAPIPathsAreTheCatalogues(t *testing.T) {
 func TestOpenAPIHoldsTheServer(t *testing.T) {
 	t.Parallel()
 	o := loadOpenAPI(t)
-	open := rig.FreePort(t, "tcp")
+	open := freeport.Get(t)
 	g, _, _ := edgeFleet(t, rig.Options{Grace: "2s", Sites: fmt.Sprintf("http://127.0.0.1:%d {\n\tfairway {\n\t\tauth none\n\t}\n}\n", open)})
 	const one, cancel = edgeRuns + "/{run_id}", edgeRuns + "/{run_id}/cancel"
 	do := func(method, path, run, body string, header ...string) string {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fairway-edge/fairway/tests/fakeollama"
+	"github.com/fairway-edge/fairway/tests/freeport"
 	"github.com/fairway-edge/fairway/tests/rig"
 )
 
@@ -66,7 +67,7 @@ func TestReloadLeavesStreamsAlone(t *testing.T) {
 	if err := g.Reload(); err == nil {
 		t.Error("the altered file should be refused") // a port out of range: a reload that fails first
 	}
-	g.Write(g.Caddyfile() + fmt.Sprintf("http://127.0.0.1:%d {\n\trespond \"new site\"\n}\n", rig.FreePort(t, "tcp")))
+	g.Write(g.Caddyfile() + fmt.Sprintf("http://127.0.0.1:%d {\n\trespond \"new site\"\n}\n", freeport.Get(t)))
 	start := time.Now()
 	if err := g.Reload(); err != nil {
 		t.Error(err)
@@ -277,7 +278,7 @@ func finish(r *http.Response, err error) {
 func TestEveryEndingDuringEveryReload(t *testing.T) {
 	t.Parallel()
 	g, _, fake := fleet(t, rig.Options{})
-	bad := fmt.Sprintf("http://127.0.0.1:%d {\n\tfairway {\n\t\tno_such_option\n\t}\n}\n", rig.FreePort(t, "tcp"))
+	bad := fmt.Sprintf("http://127.0.0.1:%d {\n\tfairway {\n\t\tno_such_option\n\t}\n}\n", freeport.Get(t))
 	for _, how := range []string{"reload", "failed reload"} {
 		started := g.Metric("fairway_runs_total")
 		stopRead := make(chan struct{})

@@ -21,9 +21,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // DefaultModels are offered when Options.Models is nil.
@@ -35,7 +38,7 @@ var DefaultModels = []string{
 
 // Options of a server. The zero value is an Ollama on a free port of 127.0.0.1.
 type Options struct {
-	Addr      string        // listen address; default 127.0.0.1:0
+	Addr      string        // listen address; default a free port of 127.0.0.1
 	Admin     string        // listen address of the admin functions; default none
 	Models    []string      // nil: DefaultModels. A name that ends in -cloud is listed as a cloud stub
 	Version   string        // default 0.0.0
@@ -94,7 +97,11 @@ func Start(t testing.TB, o Options) *Server {
 // Listen runs a server until Close.
 func Listen(o Options) (*Server, error) {
 	if o.Addr == "" {
-		o.Addr = "127.0.0.1:0"
+		port, err := freeport.Next() // not one that a connection may take while the server is down
+		if err != nil {
+			return nil, err
+		}
+		o.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
 	if o.Models == nil {
 		o.Models = DefaultModels

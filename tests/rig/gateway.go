@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // Key is the API key that a rig's gateway admits, as principal alice, unless its options say otherwise.
@@ -63,7 +65,7 @@ func NewGateway(t testing.TB, o Options) *Gateway {
 func Unstarted(t testing.TB, o Options) *Gateway {
 	t.Helper()
 	g := &Gateway{
-		t: t, bins: Build(t), Dir: t.TempDir(), HTTP: FreePort(t, "tcp"), HTTPS: FreePort(t, "tcp"), Admin: FreePort(t, "tcp"), UDP: FreePort(t, "udp"), Opts: o,
+		t: t, bins: Build(t), Dir: t.TempDir(), HTTP: freeport.Get(t), HTTPS: freeport.Get(t), Admin: freeport.Get(t), UDP: freeport.Get(t), Opts: o,
 	}
 	g.Write(g.Caddyfile())
 	return g

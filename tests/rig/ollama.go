@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // OllamaDirEnv names the directory that tests/conformance/ollama.sh has built a real Ollama into. Without it tests that need one are skipped.
@@ -31,7 +33,7 @@ func NewOllama(t testing.TB, env ...string) *Ollama {
 		t.Skipf("%s is not set: build one with tests/conformance/ollama.sh", OllamaDirEnv)
 	}
 	o := &Ollama{dir: dir}
-	host := fmt.Sprintf("127.0.0.1:%d", FreePort(t, "tcp"))
+	host := fmt.Sprintf("127.0.0.1:%d", freeport.Get(t))
 	o.URL = "http://" + host
 	o.env = append([]string{
 		"HOME=" + t.TempDir(), "OLLAMA_HOST=" + host, "OLLAMA_MODELS=" + filepath.Join(dir, "models"), "OLLAMA_NO_CLOUD=1", "OLLAMA_NOPRUNE=1",

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairway-edge/fairway/tests/freeport"
 )
 
 // Redis is a redis-server that keeps nothing, and a way to it that can be cut.
@@ -22,7 +24,7 @@ type Redis struct {
 // NewRedis starts one, until the test ends.
 func NewRedis(t testing.TB) *Redis {
 	t.Helper()
-	r := &Redis{t: t, port: FreePort(t, "tcp")}
+	r := &Redis{t: t, port: freeport.Get(t)}
 	r.Way = r.NewWay()
 	r.Start()
 	return r

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,25 +54,6 @@ func build() (Bins, error) {
 		}
 	}
 	return b, nil
-}
-
-// FreePort returns a TCP or UDP port of loopback that was free a moment ago.
-func FreePort(t testing.TB, network string) int {
-	t.Helper()
-	if strings.HasPrefix(network, "udp") {
-		c, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		return c.LocalAddr().(*net.UDPAddr).Port
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // Process is a child that is watched.

@@ -1,10 +1,11 @@
 // Tally turns `go test -json` on standard input into what a person reads: a line for each package, the output of what failed, and a
 // list of what was skipped. It adds its counts to a file, so that a script can sum them up.
 //
-//	go test -json ./... | tally [-strict] [-counts FILE]
+//	go test -json ./... | tally [-strict] [-counts FILE] [-again FILE]
 //
-// With -strict a skipped test counts as failed: where everything has been installed, a skip hides something. The exit code is 1 when
-// anything failed, also a package that did not build.
+// With -strict a skipped test counts as failed: where everything has been installed, a skip hides something. With -again a test that failed is not
+// counted but named in that file, as PACKAGE TEST WHAT IT SAID, for the script to run it once more; not when it raced or panicked, and not when more than
+// maxAgain failed. The exit code is 1 when anything failed, also a package that did not build.
 package main
 
 import (
@@ -21,8 +22,10 @@ import (
 func main() {
 	strict := flag.Bool("strict", false, "count skipped tests as failed")
 	counts := flag.String("counts", "", "append `PASSED FAILED SKIPPED` to this file")
+	again := flag.String("again", "", "append failed tests that may be run once more to this file")
 	flag.Parse()
 	t := newTally(os.Stdout, *strict)
+	t.again = *again != ""
 	if err := t.read(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "tally:", err)
 		os.Exit(2)
@@ -30,6 +33,12 @@ func main() {
 	t.finish()
 	if *counts != "" {
 		if err := appendLine(*counts, fmt.Sprintf("%d %d %d\n", t.passed, t.failed, t.skipped)); err != nil {
+			fmt.Fprintln(os.Stderr, "tally:", err)
+			os.Exit(2)
+		}
+	}
+	for _, k := range t.retry {
+		if err := appendLine(*again, fmt.Sprintf("%s %s %s\n", k.pkg, k.test, strings.Join(t.said[k], " | "))); err != nil {
 			fmt.Fprintln(os.Stderr, "tally:", err)
 			os.Exit(2)
 		}
@@ -64,10 +73,19 @@ type event struct {
 
 type key struct{ pkg, test string }
 
+// top is the test of which k is a part.
+func (k key) top() key {
+	k.test, _, _ = strings.Cut(k.test, "/")
+	return k
+}
+
+// maxAgain is how many failed tests may be run again: where more fail, it is not the machine.
+const maxAgain = 3
+
 // tally is the state of one reading.
 type tally struct {
 	w                       io.Writer
-	strict                  bool
+	strict, again           bool
 	passed, failed, skipped int
 	output                  map[key][]string // of what has not ended
 	builds                  map[string][]string
@@ -75,11 +93,17 @@ type tally struct {
 	blamed                  map[key]bool   // those of them in which a sub-test failed, which is counted
 	seen                    map[string]int // failed tests of a package
 	skips                   []string
+
+	grave map[key]bool     // top-level tests that raced or panicked
+	fails map[key]int      // failures counted in a top-level test
+	said  map[key][]string // what a top-level test and its parts reported
+	retry []key            // failed top-level tests that are not counted
 }
 
 func newTally(w io.Writer, strict bool) *tally {
 	return &tally{
 		w: w, strict: strict, output: make(map[key][]string), builds: make(map[string][]string), parents: make(map[key]bool), blamed: make(map[key]bool), seen: make(map[string]int),
+		grave: make(map[key]bool), fails: make(map[key]int), said: make(map[key][]string),
 	}
 }
 
@@ -119,6 +143,9 @@ func (t *tally) take(e event) {
 		}
 	case "output":
 		t.output[k] = append(t.output[k], e.Output)
+		if e.Test != "" && (strings.Contains(e.Output, "DATA RACE") || strings.HasPrefix(e.Output, "panic: ")) {
+			t.grave[k.top()] = true
+		}
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			t.pkg(e)
@@ -148,15 +175,43 @@ func (t *tally) test(e event, k key) {
 			t.skipped++
 		}
 	case "fail":
+		top := k.top()
 		t.seen[e.Package]++
-		if !t.blamed[k] {
-			t.failed++ // a leaf, or a test that failed beside its sub-tests
+		if !t.blamed[k] { // a leaf, or a test that failed beside its sub-tests
+			t.failed++
+			t.fails[top]++
 		}
 		if i := strings.LastIndexByte(e.Test, '/'); i > 0 {
 			t.blamed[key{e.Package, e.Test[:i]}] = true
 		}
-		fmt.Fprintf(t.w, "--- failed: %s %s (%.1fs)\n%s", short(e.Package), e.Test, e.Elapsed, strings.Join(t.output[k], ""))
+		said := reports(t.output[k])
+		t.said[top] = append(t.said[top], said...)
+		// What it reported stands once more at the end: it is easily lost among the logs of what it ran.
+		fmt.Fprintf(t.w, "%s--- failed: %s %s (%.1fs)\n", strings.Join(t.output[k], ""), short(e.Package), e.Test, e.Elapsed)
+		for _, line := range said {
+			fmt.Fprintf(t.w, "    %s\n", line)
+		}
+		if k == top && t.again && !t.grave[k] {
+			t.retry = append(t.retry, k)
+			t.failed -= t.fails[k]
+		}
 	}
+}
+
+// reports finds what a test reported by Error, Fatal or Log, without the logs of processes that it ran; the first line of each.
+func reports(output []string) []string {
+	var out []string
+	for _, line := range output {
+		line = strings.TrimSpace(line)
+		file, text, ok := strings.Cut(line, ".go:")
+		if !ok || strings.ContainsAny(file, " \t{\"") || len(out) == 10 {
+			continue
+		}
+		if _, text, ok = strings.Cut(text, ": "); ok && !strings.HasPrefix(text, "----") {
+			out = append(out, line[:min(len(line), 300)])
+		}
+	}
+	return out
 }
 
 // pkg prints a package's line. A package fails without a failed test when it did not build, timed out or exited.
@@ -183,6 +238,12 @@ func (t *tally) pkg(e event) {
 }
 
 func (t *tally) finish() {
+	if len(t.retry) > maxAgain {
+		for _, k := range t.retry {
+			t.failed += t.fails[k]
+		}
+		t.retry = nil
+	}
 	if len(t.skips) == 0 {
 		return
 	}

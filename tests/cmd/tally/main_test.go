@@ -87,3 +87,50 @@ func TestTallyCountsAFailureOnce(t *testing.T) {
 		}
 	}
 }
+
+// A test that failed may be run again, unless it raced or panicked, or many failed.
+func TestTallyAgain(t *testing.T) {
+	t.Parallel()
+	const flaky = `{"Action":"run","Package":"p","Test":"NAME"}
+{"Action":"run","Package":"p","Test":"NAME/one"}
+{"Action":"output","Package":"p","Test":"NAME/one","Output":"    a_test.go:7: too slow\n"}
+{"Action":"output","Package":"p","Test":"NAME/one","Output":"    rig.go:9: ---- gateway ----\n"}
+{"Action":"output","Package":"p","Test":"NAME/one","Output":"OUTPUT\n"}
+{"Action":"fail","Package":"p","Test":"NAME/one"}
+{"Action":"fail","Package":"p","Test":"NAME"}
+`
+	test := func(name, output string) string {
+		return strings.NewReplacer("NAME", name, "OUTPUT", output).Replace(flaky)
+	}
+	const end = `{"Action":"fail","Package":"p"}` + "\n"
+	for _, tc := range []struct {
+		name, stream  string
+		failed, again int
+	}{
+		{"one", test("TestA", "x"), 0, 1},
+		{"three", test("TestA", "x") + test("TestB", "x") + test("TestC", "x"), 0, 3},
+		{"four", test("TestA", "x") + test("TestB", "x") + test("TestC", "x") + test("TestD", "x"), 4, 0},
+		{"a race", test("TestA", "WARNING: DATA RACE") + test("TestB", "x"), 1, 1},
+		{"a panic", test("TestA", "panic: oh"), 1, 0},
+		{"a package", `{"Action":"output","Package":"p","Output":"exit status 2\n"}` + "\n", 1, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			tl := newTally(&out, true)
+			tl.again = true
+			if err := tl.read(strings.NewReader(tc.stream + end)); err != nil {
+				t.Fatal(err)
+			}
+			tl.finish()
+			if tl.failed != tc.failed || len(tl.retry) != tc.again {
+				t.Errorf("%d failed, %v again; want %d, %d", tl.failed, tl.retry, tc.failed, tc.again)
+			}
+			for _, k := range tl.retry {
+				if got := strings.Join(tl.said[k], ";"); got != "a_test.go:7: too slow" {
+					t.Errorf("%v said %q", k, got)
+				}
+			}
+		})
+	}
+}
