@@ -1,6 +1,7 @@
 package nodeclient
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ const (
 	// maxCorrelation bounds session_id for the same reason.
 	maxCorrelation = 1 << 10
 	maxReason      = 512
+	// announcedSize is how much of an announced request has memory before it comes.
+	announcedSize = 64 << 10
 	// maxTypedMs is the longest deadline of a typed run, and the one of a run that has none.
 	maxTypedMs = 600_000
 )
@@ -103,7 +106,12 @@ func (x *run) serveTyped(ctx context.Context, gates edge.Gates) {
 
 // readBody reads the request, which the gateway has whole.
 func (t *typed) readBody() ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(t.NodeRun, edge.MaxRequest+1))
+	var buf bytes.Buffer
+	if t.Open.Body == tunnel.BodyLength { // what is announced is taken for granted up to a size that costs nothing
+		buf.Grow(int(min(t.Open.BodyLength, announcedSize)) + bytes.MinRead)
+	}
+	_, err := buf.ReadFrom(io.LimitReader(t.NodeRun, edge.MaxRequest+1))
+	body := buf.Bytes()
 	switch {
 	case err != nil:
 		return nil, err

@@ -71,7 +71,7 @@ type fields struct {
 }
 
 func read(n *node) *fields {
-	f := &fields{of: n}
+	f := &fields{of: n, seen: make([]string, 0, 12)}
 	if n.kind != jsonObject {
 		f.err = problem("is %s, not an object", n.kind)
 		f.of = &node{kind: jsonObject}

@@ -363,7 +363,7 @@ func halfPair(data []byte) bool {
 		n, err := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
 		return rune(n), err == nil
 	}
-	for i := 0; i < len(data); i++ {
+	for i := bytes.IndexByte(data, '\\'); i >= 0 && i < len(data); i++ {
 		if data[i] != '\\' {
 			continue
 		}
