@@ -455,6 +455,87 @@ func TestTypedForwarded(t *testing.T) {
 	wait(t, func() bool { return k.left() == 1 })
 }
 
+// A typed run can be asked about, fetched and canceled at every gateway of the fleet, by its caller alone.
+func TestTypedAskedElsewhere(t *testing.T) {
+	t.Parallel()
+	k := newThinker(t, `{"city":"Oslo"}`)
+	one, two, _ := twoPeers(t)
+	two.serve("n2", k.URL, 4)
+	one.sees("n2")
+	wait(t, func() bool { return len(two.hub.peers.serving()) == 1 && len(one.hub.peers.serving()) == 1 })
+	ask := func(r *rig, method, path string, header ...string) (state string, status edge.Status, code int) {
+		t.Helper()
+		resp, text := r.do(method, "/api/v1/edge/runs/"+path, "", header...)
+		var v struct {
+			State  string
+			Result edge.ModelResult
+		}
+		if resp.StatusCode == 200 {
+			if err := json.Unmarshal([]byte(text), &v); err != nil && v.State == "ended" {
+				t.Errorf("%s: %v", text, err)
+			}
+		} else if resp.Header.Get("X-Fairway-Error") != "run_not_found" {
+			t.Errorf("%v %s", resp.Header, text)
+		}
+		return v.State, v.Result.Status, resp.StatusCode
+	}
+	begin := func(r *rig, policy string) (run string) {
+		t.Helper()
+		known := map[string]bool{}
+		for _, v := range r.hub.Runs() {
+			known[v.Run] = true
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.typedOf(ctx, typedBody(`,"on_disconnect":"`+policy+`"`)) }()
+		wait(t, func() bool {
+			for _, v := range r.hub.Runs() {
+				if v.State == "running" && !known[v.Run] {
+					run = v.Run
+				}
+			}
+			return run != ""
+		})
+		cancel()
+		<-done
+		return run
+	}
+	for name, c := range map[string]struct{ taken, asked *rig }{"at the node's": {two, one}, "forwarded": {one, two}} {
+		k.set(`{"city":"Oslo"}`, time.Second)
+		run := begin(c.taken, "detach")
+		if state, _, code := ask(c.asked, "GET", run); state != "running" || code != 200 {
+			t.Errorf("%s: %q, %d", name, state, code)
+		}
+		if _, _, code := ask(c.asked, "GET", run, "Authorization", "Bearer sk-bob"); code != 404 {
+			t.Errorf("%s: someone else's: %d", name, code)
+		}
+		if _, _, code := ask(c.asked, "POST", run+"/cancel", "Authorization", "Bearer sk-bob"); code != 404 {
+			t.Errorf("%s: someone else's is canceled: %d", name, code)
+		}
+		wait(t, func() bool { return c.taken.hub.InFlight() == 0 })
+		if state, status, _ := ask(c.asked, "GET", run); state != "ended" || status != edge.Success {
+			t.Errorf("%s: %q, %q", name, state, status)
+		}
+		k.set(`{"city":"Oslo"}`, time.Minute)
+		left := k.left()
+		run = begin(c.taken, "detach")
+		if state, status, _ := ask(c.asked, "POST", run+"/cancel"); state != "ended" || status != edge.Unavailable {
+			t.Errorf("%s: canceled: %q, %q", name, state, status)
+		}
+		wait(t, func() bool { return k.left() == left+1 && c.taken.hub.InFlight() == 0 })
+	}
+	if _, _, code := ask(one, "GET", "no-such-run"); code != 404 {
+		t.Errorf("unknown: %d", code)
+	}
+	for _, r := range []*rig{one, two} { // questions are no runs of the gateway that answers them
+		for _, v := range r.hub.Runs() {
+			if v.Kind != "edge" {
+				t.Errorf("%s lists %+v", r.st.Gateway, v)
+			}
+		}
+	}
+}
+
 // A thousand runs with one session id are a thousand runs.
 func TestTypedRunsAreIndependent(t *testing.T) {
 	t.Parallel()

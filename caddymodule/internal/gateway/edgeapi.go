@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -116,44 +117,49 @@ func (x *exchange) typed() error {
 	switch x.match.Endpoint.Name {
 	case "edge.run":
 		return x.typedRun()
-	case "edge.get":
-		t, ended := x.h.hub.typed.find(x.match.Param, x.principal)
-		return x.typedAnswer(t, ended)
-	case "edge.cancel":
-		t, ended := x.h.hub.typed.find(x.match.Param, x.principal)
-		if t != nil {
-			t.cancel(fail(tunnel.CodeCanceled, "canceled"))
-			select {
-			case <-t.done:
-			case <-time.After(settleCancel):
-			case <-x.r.Context().Done():
-			}
+	case typedGet, typedCancel:
+		raw, err := x.standing(x.r.Context())
+		if err != nil {
+			return err
 		}
-		return x.typedAnswer(t, ended)
+		if raw == nil {
+			raw = x.standingElsewhere()
+		}
+		if raw == nil {
+			return fail(codeRunNotFound, "there is no run %s of this caller's", x.match.Param)
+		}
+		x.acc.endSelf(http.StatusOK)
+		x.respond(http.StatusOK, ollama.ContentTypeJSON, raw)
+		return nil
 	}
 	return fail(codeForbidden, "%s is not served by this gateway", x.match.Path)
 }
 
-// typedAnswer tells how a run stands.
-func (x *exchange) typedAnswer(t *typedRun, ended *typedView) error {
-	switch {
-	case t != nil:
-		v := t.view()
-		ended = &v
-	case ended == nil:
-		return fail(codeRunNotFound, "there is no run %s of this caller's", x.match.Param)
-	}
-	x.acc.endSelf(http.StatusOK)
-	return x.respondJSON(ended)
-}
+// The endpoints that ask about a run, and end it.
+const (
+	typedGet    = "edge.get"
+	typedCancel = "edge.cancel"
+)
 
-func (x *exchange) respondJSON(v any) error {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return err
+// standing tells how the run that the request names stands here, once it was canceled if that is asked; nil if the caller has none of that name at this gateway.
+func (x *exchange) standing(ctx context.Context) ([]byte, error) {
+	t, view := x.h.hub.typed.find(x.match.Param, x.principal)
+	if t != nil {
+		if x.match.Endpoint.Name == typedCancel {
+			t.cancel(fail(tunnel.CodeCanceled, "canceled"))
+			select {
+			case <-t.done:
+			case <-time.After(settleCancel):
+			case <-ctx.Done():
+			}
+		}
+		v := t.view()
+		view = &v
 	}
-	x.respond(http.StatusOK, ollama.ContentTypeJSON, raw)
-	return nil
+	if view == nil {
+		return nil, nil
+	}
+	return json.Marshal(view)
 }
 
 var errTypedTooLarge = fail(codeBodyTooLarge, "a typed run has a request of at most %d bytes", edge.MaxRequest)

@@ -47,19 +47,24 @@ type forwarder struct {
 // ServeRun implements tunnel.Handler.
 func (f *forwarder) ServeRun(ctx context.Context, r *tunnel.NodeRun) {
 	w := &forwarded{hub: f.hub, in: r}
-	if no := w.check(ctx, f.peer); no != nil {
+	no := w.check(ctx, f.peer)
+	switch {
+	case no != nil:
 		_ = r.Refuse(no)
-		return
+	case w.u == nil:
+		w.tell(ctx)
+	default:
+		w.serve()
 	}
-	w.serve()
 }
 
 // forwarded is one of them.
 type forwarded struct {
 	hub *Hub
 	in  *tunnel.NodeRun
-	u   *run
-	p   *Profile // that the entry gateway goes by; nil for none
+	x   *exchange // with no client behind it
+	u   *run      // nil where the answer is this gateway's own
+	p   *Profile  // that the entry gateway goes by; nil for none
 }
 
 func elsewhere(code, reason string) *tunnel.Refused {
@@ -95,12 +100,16 @@ func (w *forwarded) check(ctx context.Context, peer string) *tunnel.Refused {
 	if match.Status != http.StatusOK || (match.Endpoint.Name == "edge.run") != (o.Kind == tunnel.KindEdge) {
 		return never(tunnel.CodeNotAllowed, "no endpoint")
 	}
+	w.x = &exchange{h: NewHandler(w.hub, st, Options{Route: fw.Route}), r: r, acc: NewAccount(), match: match, principal: fw.Principal}
+	if match.Endpoint.Name == typedGet || match.Endpoint.Name == typedCancel {
+		return nil
+	}
 	if fw.Profile != "" || len(st.Profiles) > 0 {
 		if w.p = st.profile(fw.Profile); w.p == nil {
 			return elsewhere(tunnel.CodeUnknownTarget, "the profile is not in this gateway's configuration")
 		}
 	}
-	x := &exchange{h: NewHandler(w.hub, st, Options{Route: fw.Route}), r: r, acc: NewAccount(), match: match, principal: fw.Principal}
+	x := w.x
 	if o.Kind == tunnel.KindEdge {
 		x.acc.Kind = "edge"
 	}

@@ -284,19 +284,22 @@ func TestForwardedMisuse(t *testing.T) {
 		code   string
 		retry  bool
 	}{
-		"not forwarded":       {func(o *tunnel.RunOpen) { o.Forward = nil }, tunnel.CodeBadRun, false},
-		"second hop":          {func(o *tunnel.RunOpen) { o.Forward.Hop = 2 }, tunnel.CodeBadRun, false},
-		"no hop":              {func(o *tunnel.RunOpen) { o.Forward.Hop = 0 }, tunnel.CodeBadRun, false},
-		"another entry":       {func(o *tunnel.RunOpen) { o.Forward.Gateway = "gw3" }, tunnel.CodeBadRun, false},
-		"an id for the logs":  {func(o *tunnel.RunOpen) { o.Run = "a\nb" }, tunnel.CodeBadRun, false},
-		"a long principal":    {func(o *tunnel.RunOpen) { o.Forward.Principal = strings.Repeat("p", 300) }, tunnel.CodeBadRun, false},
-		"no such kind":        {func(o *tunnel.RunOpen) { o.Kind = 9 }, tunnel.CodeUnsupportedKind, false},
-		"no endpoint":         {func(o *tunnel.RunOpen) { o.Path = []byte("/api/none") }, tunnel.CodeNotAllowed, false},
-		"a bad path":          {func(o *tunnel.RunOpen) { o.Path = []byte("/api/chat\r\nX: y") }, tunnel.CodeBadRun, false},
-		"another generation":  {func(o *tunnel.RunOpen) { o.Generation++ }, tunnel.CodeStaleGeneration, true},
-		"another node":        {func(o *tunnel.RunOpen) { o.Forward.Node = "n3" }, tunnel.CodeStaleGeneration, true},
-		"another adapter":     {func(o *tunnel.RunOpen) { o.Adapter = "openai" }, tunnel.CodeUnknownTarget, true},
-		"another target":      {func(o *tunnel.RunOpen) { o.Target = "x" }, tunnel.CodeStaleGeneration, true},
+		"not forwarded":      {func(o *tunnel.RunOpen) { o.Forward = nil }, tunnel.CodeBadRun, false},
+		"second hop":         {func(o *tunnel.RunOpen) { o.Forward.Hop = 2 }, tunnel.CodeBadRun, false},
+		"no hop":             {func(o *tunnel.RunOpen) { o.Forward.Hop = 0 }, tunnel.CodeBadRun, false},
+		"another entry":      {func(o *tunnel.RunOpen) { o.Forward.Gateway = "gw3" }, tunnel.CodeBadRun, false},
+		"an id for the logs": {func(o *tunnel.RunOpen) { o.Run = "a\nb" }, tunnel.CodeBadRun, false},
+		"a long principal":   {func(o *tunnel.RunOpen) { o.Forward.Principal = strings.Repeat("p", 300) }, tunnel.CodeBadRun, false},
+		"no such kind":       {func(o *tunnel.RunOpen) { o.Kind = 9 }, tunnel.CodeUnsupportedKind, false},
+		"no endpoint":        {func(o *tunnel.RunOpen) { o.Path = []byte("/api/none") }, tunnel.CodeNotAllowed, false},
+		"a bad path":         {func(o *tunnel.RunOpen) { o.Path = []byte("/api/chat\r\nX: y") }, tunnel.CodeBadRun, false},
+		"another generation": {func(o *tunnel.RunOpen) { o.Generation++ }, tunnel.CodeStaleGeneration, true},
+		"another node":       {func(o *tunnel.RunOpen) { o.Forward.Node = "n3" }, tunnel.CodeStaleGeneration, true},
+		"another adapter":    {func(o *tunnel.RunOpen) { o.Adapter = "openai" }, tunnel.CodeUnknownTarget, true},
+		"another target":     {func(o *tunnel.RunOpen) { o.Target = "x" }, tunnel.CodeStaleGeneration, true},
+		"a question of none": {func(o *tunnel.RunOpen) {
+			o.Method, o.Path, o.Credit = "GET", []byte("/api/v1/edge/runs/x"), false
+		}, codeRunNotFound, false},
 		"a profile":           {func(o *tunnel.RunOpen) { o.Forward.Profile = "p" }, tunnel.CodeUnknownTarget, true},
 		"a model of no one's": {func(o *tunnel.RunOpen) { o.Model = "c:latest" }, tunnel.CodeStaleGeneration, true},
 	} {
