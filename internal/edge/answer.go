@@ -1,6 +1,6 @@
 package edge
 
-import "encoding/json"
+import "slices"
 
 // Answer is what a caller gets for a run: its result, and what became of the request on the way.
 type Answer struct {
@@ -44,10 +44,7 @@ func resultKey(jobSpecID string, r ModelResult) (string, error) {
 	}
 	payload := []byte(`{}`)
 	if r.Output != nil {
-		var err error
-		if payload, err = plainJSON(map[string]json.RawMessage{"output": r.Output}); err != nil {
-			return "", err
-		}
+		payload = slices.Concat([]byte(`{"output":`), r.Output, []byte(`}`))
 	}
 	return IdempotencyKey(jobSpecID, status, reason, payload)
 }

@@ -129,14 +129,18 @@ func (s *schema) check(answer *node) (wrong string) {
 		return "is too large or too deep for its schema to be checked"
 	}
 	doc := answer.any()
-	if s.not.Validate(doc) != nil { // it is not so that it does not fit
-		return ""
-	}
 	if cost > explainable {
+		if s.not.Validate(doc) != nil { // it is not so that it does not fit
+			return ""
+		}
 		return "does not fit the schema"
 	}
+	err := s.whole.Validate(doc)
+	if err == nil {
+		return ""
+	}
 	var ve *jsonschema.ValidationError
-	if err := s.whole.Validate(doc); !errors.As(err, &ve) {
+	if !errors.As(err, &ve) {
 		return "does not fit the schema"
 	}
 	v := firstViolation(ve)

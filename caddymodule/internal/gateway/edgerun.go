@@ -310,7 +310,7 @@ func (t *typedRun) ended(m *tunnel.Terminal) error {
 		t.acc.InputTokens, t.acc.OutputTokens = m.Usage.InputTokens, m.Usage.OutputTokens
 	}
 	var r edge.ModelResult
-	if len(m.Result) > edge.MaxNodeResult || json.Unmarshal(m.Result, &r) != nil {
+	if len(m.Result) > edge.MaxNodeResult || r.UnmarshalJSON(m.Result) != nil {
 		return fail(tunnel.CodeBadProvider, "the node's result could not be read")
 	}
 	t.result = &r
