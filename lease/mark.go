@@ -16,14 +16,20 @@ type Mark struct {
 
 // Mark returns the value's mark.
 func (s *Secret) Mark() Mark {
-	var m Mark
-	value := s.page[:s.n]
-	eachToken(value, func(t []byte) { m.sums = append(m.sums, sha256.Sum256(t)) })
-	if len(m.sums) == 0 {
-		m.sums = append(m.sums, sha256.Sum256(value))
-	}
 	scrub()
-	return m
+	defer scrub()
+	return Mark{sums: sumsOf(s.page[:s.n])}
+}
+
+// sumsOf has a frame of its own, which scrub overwrites: a sum's state holds what was last put into it.
+//
+//go:noinline
+func sumsOf(value []byte) (sums [][sha256.Size]byte) {
+	eachToken(value, func(t []byte) { sums = append(sums, sha256.Sum256(t)) })
+	if len(sums) == 0 {
+		sums = append(sums, sha256.Sum256(value))
+	}
+	return sums
 }
 
 // In reports whether text has one of the value's tokens as a token of its own, or is the value.

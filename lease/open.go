@@ -173,8 +173,9 @@ func (o *Opener) Open(k *Checked, current func() bool, secret *Secret) error {
 	}
 	w := scratches.Get().(*scratch) //nolint:forcetypeassert // of its own kind
 	defer scratches.Put(w)
+	scrub()
 	plain, err := r.Open(k.scope.transcript(w, k.c.Jti, k.c.Iat, k.c.Exp, k.c.Box.RK), ct)
-	defer scrub()
+	scrub()
 	defer clear(plain)
 	if err != nil {
 		return refuse(CodeOpenFailed)

@@ -204,9 +204,9 @@ func (r *rig) dial(name string, reg *Register, h handlerFunc) (*NodeSession, err
 // open opens a run with a body and ends it.
 func open(t testing.TB, s *Session, id string, body []byte) *Run {
 	t.Helper()
-	run, err := s.Lane().OpenRun(context.Background(), &RunOpen{
+	run, err := openReady(t.Context(), s, &RunOpen{
 		Run: id, Attempt: 1, Generation: s.Generation(), Kind: KindTunnel, Method: "POST", Path: []byte("/api/chat"), Body: BodyLength, BodyLength: uint64(len(body)),
-	}, nil, nil, nil)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
