@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
@@ -100,6 +101,7 @@ func (x *run) copy(ctx context.Context, resp *adapter.Response, body io.Reader, 
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
+			x.target.heard.Store(time.Now().UnixNano())
 			tally.Add(buf[:n])
 			if err := x.SendData(buf[:n], flush); err != nil {
 				x.fail(ctx, err)
@@ -109,6 +111,9 @@ func (x *run) copy(ctx context.Context, resp *adapter.Response, body io.Reader, 
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
+			if x.endpoint != nil && x.endpoint.Changes && resp.Status < 300 {
+				x.vault.announce(ctx, x.target)
+			}
 			x.completed(resp, tally.Usage())
 			return
 		case ctx.Err() != nil:

@@ -229,6 +229,7 @@ func (t *typed) converse(ctx context.Context, q *question, conn adapter.Conn, as
 			return
 		}
 	}
+	resp.Body = &noted{resp.Body, t.target}
 	o := q.read(resp)
 	if n := q.tally.Usage(); n != (ollama.Usage{}) {
 		t.used.Store(&tunnel.Usage{InputTokens: n.Input, OutputTokens: n.Output})
@@ -238,6 +239,20 @@ func (t *typed) converse(ctx context.Context, q *question, conn adapter.Conn, as
 		return
 	}
 	t.conclude(o.result, o.err)
+}
+
+// noted is an answer of which it is noted that it goes on.
+type noted struct {
+	io.ReadCloser
+	by *target
+}
+
+func (n *noted) Read(p []byte) (int, error) {
+	m, err := n.ReadCloser.Read(p)
+	if m > 0 {
+		n.by.heard.Store(time.Now().UnixNano())
+	}
+	return m, err
 }
 
 // unanswered ends a run of which no head came.

@@ -54,7 +54,7 @@ func (c *Client) probeAll(ctx context.Context) {
 		wg.Go(func() {
 			t.probe(ctx, max(probedWithin, t.cadence.gap))
 			if v := t.view(); !v.reachable && !v.withdrawn {
-				c.log.Warn("target does not answer; it is offered once it does", zap.String("target", t.name), zap.String("origin", t.adapter.Origin()))
+				c.log.Warn("target does not answer; it is offered once it does", zap.String("target", t.name), zap.String("origin", t.adapter.Origin()), zap.String("error", t.lastError()))
 			}
 		})
 	}

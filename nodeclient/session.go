@@ -281,6 +281,11 @@ func (l *link) keep(ctx context.Context, s *tunnel.NodeSession, v *vault, id *pk
 				return err
 			}
 			sleep(ctx, sayGap)
+		case said := <-v.say:
+			if err := l.tell(s, v, known); err != nil {
+				return err
+			}
+			close(said)
 		case now := <-tick.C:
 			if err := v.turn(now); err != nil {
 				return err

@@ -48,7 +48,8 @@ type TargetStatus struct {
 	Name      string        `json:"name"`
 	Adapter   string        `json:"adapter"`
 	Reachable bool          `json:"reachable"`
-	Locked    bool          `json:"locked"` // lists its models only for a credential
+	Locked    bool          `json:"locked"`     // lists its models only for a credential
+	LastError string        `json:"last_error"` // why the last probe failed; empty if it did not
 	Models    []string      `json:"models"`
 	Credits   CreditsStatus `json:"credits"`
 }
@@ -84,7 +85,7 @@ func (c *Client) Status() Status {
 			continue
 		}
 		ts := TargetStatus{
-			Name: t.name, Adapter: t.kind, Reachable: v.reachable, Locked: v.locked, Models: []string{},
+			Name: t.name, Adapter: t.kind, Reachable: v.reachable, Locked: v.locked, LastError: t.lastError(), Models: []string{},
 			Credits: CreditsStatus{Granted: t.credits.perTarget, Free: t.credits.perTarget - t.credits.inUse()},
 		}
 		for _, m := range v.Models {

@@ -36,9 +36,10 @@ type vault struct {
 	view   lease.View
 	clock  gatewayTime
 	opener lease.Opener
-	life   time.Duration // of a recipient key
-	born   time.Time     // before the session was dialled
-	owed   owed          // what the gateway is to hear again
+	life   time.Duration      // of a recipient key
+	born   time.Time          // before the session was dialled
+	owed   owed               // what the gateway is to hear again
+	say    chan chan struct{} // asks the session's link to say at once what has changed, and to close the channel when that is sent
 
 	mu          sync.Mutex
 	session     *tunnel.NodeSession  // guarded by mu; nil until attached
@@ -52,7 +53,9 @@ type vault struct {
 }
 
 func (c *Client) newVault(self pki.ID) (*vault, error) {
-	v := &vault{c: c, self: self, keys: lease.NewIssuers(c.cfg.LeaseIssuers), life: recipientLife, born: time.Now()}
+	v := &vault{
+		c: c, self: self, keys: lease.NewIssuers(c.cfg.LeaseIssuers), life: recipientLife, born: time.Now(), say: make(chan chan struct{}),
+	}
 	r, err := lease.NewRecipient()
 	if err != nil {
 		return nil, err
@@ -135,6 +138,27 @@ func (v *vault) events(e tunnel.Events) tunnel.Events {
 	e.Projection = v.publish
 	e.Revoke = v.revoke
 	return e
+}
+
+// announceTime bounds how long the end of a run may wait for announce.
+const announceTime = 2 * time.Second
+
+// announce asks a provider what it holds and tells the gateway, before it hears that the run has ended that changed it: its caller may ask for the new model at
+// once, as it could at the provider.
+func (v *vault) announce(ctx context.Context, t *target) {
+	ctx, cancel := context.WithTimeout(ctx, announceTime)
+	defer cancel()
+	t.probe(ctx, 0)
+	said := make(chan struct{})
+	select {
+	case v.say <- said:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-said:
+	case <-ctx.Done():
+	}
 }
 
 // publish takes in a projection.

@@ -23,8 +23,10 @@ const (
 	probeSoon    = 250 * time.Millisecond // after a run has ended: what is loaded has changed
 	soonFor      = 1500 * time.Millisecond
 	probeTimeout = 5 * time.Second
-	// probeFailures in a row, with no run in progress, make a provider unreachable. A busy one may answer nothing but its runs for long.
+	// probeFailures in a row make a provider unreachable. A busy one may answer nothing but its runs for long: while one goes on nothing is counted, and while
+	// all are silent, as when a model is loaded, it takes hungFailures, about half a minute.
 	probeFailures = 3
+	hungFailures  = 6
 )
 
 // cadence is how often a provider is asked what it holds.
@@ -64,16 +66,18 @@ type target struct {
 
 	now      atomic.Pointer[snapshot]
 	runs     atomic.Int32
-	answered atomic.Bool   // a probe has succeeded since start
-	missed   atomic.Int32  // probes that failed in a row
-	soon     chan struct{} // asks for a probe in a moment; nil where runs change nothing
-	at       chan struct{} // asks for one at once
-	wake     chan struct{} // the pause is to be another
+	heard    atomic.Int64           // when a run last had something of the provider, in nanoseconds of Unix
+	answered atomic.Bool            // a probe has succeeded since start
+	missed   atomic.Int32           // probes that failed in a row
+	trouble  atomic.Pointer[string] // why the last one failed; nil if it did not
+	soon     chan struct{}          // asks for a probe in a moment; nil where runs change nothing
+	at       chan struct{}          // asks for one at once
+	wake     chan struct{}          // the pause is to be another
 
 	mu sync.Mutex // guards replacing now
 
 	probing  sync.Mutex // held during a probe
-	failures int        // guarded by probing; in a row, without a run in progress
+	failures int        // guarded by probing; in a row, without a run that goes on
 	probed   time.Time  // guarded by probing
 	skipped  string     // guarded by probing; what was last said of unusable entries
 }
@@ -109,6 +113,14 @@ func (c *Client) addTarget(t Target, standIn bool) error {
 
 // view returns what is known now.
 func (t *target) view() *snapshot { return t.now.Load() }
+
+// lastError says why the last probe failed; empty if it did not.
+func (t *target) lastError() string {
+	if why := t.trouble.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
 
 // update publishes a changed copy of the snapshot and tells the gateways. change reports whether it changed anything.
 func (t *target) update(change func(*snapshot) bool) {
@@ -189,6 +201,8 @@ func (t *target) probe(ctx context.Context, fresh time.Duration) {
 	locked := errors.Is(err, adapter.ErrUnauthorized)
 	if err != nil && !locked {
 		t.missed.Add(1)
+		why := err.Error()
+		t.trouble.Store(&why)
 		t.probeFailed(err)
 		return
 	}
@@ -196,6 +210,7 @@ func (t *target) probe(ctx context.Context, fresh time.Duration) {
 		inv = adapter.Inventory{}
 	}
 	t.missed.Store(0)
+	t.trouble.Store(nil)
 	t.failures = 0
 	t.noteSkipped(inv.Skipped)
 	t.arrived(inv, locked)
@@ -226,13 +241,15 @@ func (t *target) arrived(inv adapter.Inventory, locked bool) {
 
 // probeFailed decides whether a failed probe means that the provider is gone.
 func (t *target) probeFailed(err error) {
-	busy := t.runs.Load() > 0
 	if !refusedConnect(err) {
-		if busy {
-			return
+		enough := probeFailures
+		if t.runs.Load() > 0 {
+			if time.Now().UnixNano()-t.heard.Load() < int64(probeTimeout) {
+				return
+			}
+			enough = hungFailures
 		}
-		t.failures++
-		if t.failures < probeFailures {
+		if t.failures++; t.failures < enough {
 			return
 		}
 	}

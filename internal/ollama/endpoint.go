@@ -37,6 +37,8 @@ type Endpoint struct {
 	// request is the Go type that Ollama binds the body to. It shows in Ollama's
 	// error texts.
 	request string
+	// Held says that a management endpoint is about a model that is there already, and Changes that another one is there afterwards, or none.
+	Held, Changes bool
 	// loads is the body field whose emptiness turns the request into a mere load.
 	loads string
 	// plainName says that Ollama takes the name without looking for a source
@@ -179,25 +181,25 @@ var catalogue = []Endpoint{
 	// What changes one node. Blobs and the create that uses them belong together:
 	// a 200 for a blob on another node would make the client skip its upload.
 	{
-		Name: "pull", Method: http.MethodPost, Path: "/api/pull", Class: Management, Action: Pin, ModelIn: ModelBodyOrName,
+		Name: "pull", Method: http.MethodPost, Path: "/api/pull", Class: Management, Action: Pin, Changes: true, ModelIn: ModelBodyOrName,
 		Streams: true, StreamByDefault: true, request: "api.PullRequest", missing: missingInvalid,
 	},
 	{
-		Name: "push", Method: http.MethodPost, Path: "/api/push", Class: Management, Action: Pin, ModelIn: ModelBodyOrName,
+		Name: "push", Method: http.MethodPost, Path: "/api/push", Class: Management, Action: Pin, Held: true, ModelIn: ModelBodyOrName,
 		Streams: true, StreamByDefault: true, request: "api.PushRequest", plainName: true,
 	},
 	{
-		Name: "create", Method: http.MethodPost, Path: "/api/create", Class: Management, Action: Pin, ModelIn: ModelBodyOrName,
+		Name: "create", Method: http.MethodPost, Path: "/api/create", Class: Management, Action: Pin, Changes: true, ModelIn: ModelBodyOrName,
 		Streams: true, StreamByDefault: true, request: "api.CreateRequest", plainName: true, missing: missingInvalid,
 	},
 	{Name: "blobs.head", Method: http.MethodHead, Path: blobsPrefix + "{digest}", Class: Management, Action: Pin},
 	{Name: "blobs.create", Method: http.MethodPost, Path: blobsPrefix + "{digest}", Class: Management, Action: Pin, Blob: true},
 	{
-		Name: "copy", Method: http.MethodPost, Path: "/api/copy", Class: Management, Action: Pin, ModelIn: ModelCopy,
+		Name: "copy", Method: http.MethodPost, Path: "/api/copy", Class: Management, Action: Pin, Changes: true, Held: true, ModelIn: ModelCopy,
 		request: "api.CopyRequest", plainName: true, absent: absentDouble,
 	},
 	{
-		Name: "delete", Method: http.MethodDelete, Path: "/api/delete", Class: Management, Action: Pin, ModelIn: ModelBodyOrName,
+		Name: "delete", Method: http.MethodDelete, Path: "/api/delete", Class: Management, Action: Pin, Changes: true, Held: true, ModelIn: ModelBodyOrName,
 		request: "api.DeleteRequest",
 	},
 

@@ -90,10 +90,10 @@ func TestOpenAITargets(t *testing.T) {
 			t.Errorf("%s is held by %v %v", model, byOllama, byOpenAI)
 		}
 	}
-	if m, ok := f.Model(ollama.ModelKey("tiny")); !ok || m.OpenAI {
+	if m, ok := f.Model(ollama.ModelKey("tiny"), ""); !ok || m.OpenAI {
 		t.Errorf("Ollama's entry does not count: %+v", m)
 	}
-	if m, ok := f.Model(ollama.ModelKey("/models/foo.gguf")); !ok || m.OwnedBy != "vllm" {
+	if m, ok := f.Model(ollama.ModelKey("/models/foo.gguf"), ""); !ok || m.OwnedBy != "vllm" {
 		t.Errorf("%+v, %v", m, ok)
 	}
 

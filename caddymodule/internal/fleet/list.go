@@ -112,13 +112,13 @@ func (f *Fleet) eachTarget(visit func(*target)) {
 }
 
 // Model returns the inventory entry for key from any node that is here.
-func (f *Fleet) Model(key string) (ollama.Model, bool) {
+func (f *Fleet) Model(key, node string) (ollama.Model, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var found []ollama.Model
 	if l := f.index.models[key]; l != nil {
 		for _, h := range l.here {
-			if f.listed(h.target) {
+			if f.listed(h.target) && (node == "" || h.target.seat.node.name == node) {
 				found = append(found, h.model)
 			}
 		}

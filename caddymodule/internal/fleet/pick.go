@@ -106,6 +106,30 @@ func (f *Fleet) pick(w *Want) *target {
 	return c.best
 }
 
+// Keeper returns the target of the node that w is pinned to at which models are kept and changed: the one that holds the model, and where no model is named or
+// none holds it the one called ollama, as the node calls its first, or else the first by name. Whether it answers now makes no difference: another would be
+// another store. It is empty if the node has none that serves w.
+func (f *Fleet) Keeper(w *Want, model string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	best, holds := "", false
+	for n := range f.named(w.Node) {
+		if n.seat == nil {
+			continue
+		}
+		for name, t := range n.seat.targets {
+			if !w.serves(t) {
+				continue
+			}
+			h := model != "" && t.models[model] != nil
+			if best == "" || h && !holds || h == holds && (name == adapterOllama || best != adapterOllama && name < best) {
+				best, holds = name, h
+			}
+		}
+	}
+	return best
+}
+
 // seat looks at the targets of one seat.
 func (c *choice) seat(s *seat) {
 	if s == nil {

@@ -42,6 +42,16 @@ func (f *Fleet) survey(w *Want) prospect {
 	return p
 }
 
+// Lacks says why nobody can serve w now: ErrNoModel, or ErrNoNode where somebody who is not here has the model, or may.
+func (f *Fleet) Lacks(w *Want) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.survey(w) == nobody {
+		return ErrNoModel
+	}
+	return ErrNoNode
+}
+
 // surveyHolders asks those who hold the model, and then those of whom more may be heard soon.
 func (f *Fleet) surveyHolders(w *Want) prospect {
 	p := nobody

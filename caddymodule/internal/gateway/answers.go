@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-edge/fairway/caddymodule/internal/fleet"
 	"github.com/fairway-edge/fairway/internal/ollama"
 )
 
@@ -114,9 +116,22 @@ func (x *exchange) oneModel() error {
 	if strings.TrimSpace(asked) == "" {
 		return x.unknown()
 	}
-	m, ok := x.h.hub.fleet.Model(ollama.ModelKey(asked))
+	if x.node != "" {
+		if err := x.mayPin(); err != nil {
+			return err
+		}
+	}
+	key := ollama.ModelKey(asked)
+	m, ok := x.h.hub.fleet.Model(key, x.node)
 	if !ok {
-		if _, err := ollama.ParseName(asked); err != nil {
+		name, err := ollama.ParseName(asked)
+		switch {
+		case err != nil:
+			return err
+		case name.Cloud:
+			return errCloud
+		}
+		if err := x.h.hub.fleet.Lacks(&fleet.Want{Model: key, Node: x.node, Filter: anyTarget}); !errors.Is(err, fleet.ErrNoModel) {
 			return err
 		}
 		return noSuchModel(x.match.Endpoint, asked)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"sync/atomic"
 
 	"github.com/fairway-edge/fairway/tunnel"
@@ -82,6 +83,8 @@ func (x *exchange) bodyError(err error) error {
 		return f
 	case errors.As(err, &tooLarge):
 		return fail(codeBodyTooLarge, "request body over %d bytes", tooLarge.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded): // before the context, which a server's own time-out ends as well: this client is still there
+		return fail(tunnel.CodeClientBody, "the request body did not come in time")
 	case x.r.Context().Err() != nil:
 		return fail(tunnel.CodeCanceled, "the client went away")
 	}

@@ -24,9 +24,12 @@ func (x *exchange) classify() error {
 		x.acc.Endpoint = x.match.Endpoint.Name
 	}
 	x.acc.token = token
-	x.node = node
-	if node == "" {
-		x.node = x.r.Header.Get(headerNode)
+	x.node = x.r.Header.Get(headerNode)
+	if node != "" {
+		if x.node != "" && x.node != node {
+			return fail(codeBadRequest, "the path and %s name different nodes", headerNode)
+		}
+		x.node = node
 	}
 	// Replayable early data must not start anything (RFC 8470).
 	early := x.r.TLS != nil && !x.r.TLS.HandshakeComplete || x.r.Header.Get("Early-Data") == "1" // here, or at a proxy in front
@@ -72,7 +75,11 @@ func (x *exchange) unknown() error {
 		x.respond(http.StatusMethodNotAllowed, ollama.ContentTypeText, []byte(ollama.MethodNotAllowedText))
 		return nil
 	}
-	ctype, body := ollama.UnknownPath(x.match, x.r.URL.Path)
+	path := x.match.Path // without the prefixes: one of them is a key
+	if plain, err := url.PathUnescape(path); err == nil {
+		path = plain
+	}
+	ctype, body := ollama.UnknownPath(x.match, path)
 	x.respond(http.StatusNotFound, ctype, body)
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 // showTimeout bounds a run that a client's leaving does not end.
 const showTimeout = 30 * time.Second
 
+var errCloud = fail(codeForbidden, "cloud models are not served by this gateway")
+
 // route serves an endpoint that one node answers: read the body, find the model as Ollama would, and run it.
 func (x *exchange) route() error {
 	body, release, err := x.readBody()
@@ -36,7 +38,7 @@ func (x *exchange) route() error {
 	x.request = req
 	x.acc.Model = shown
 	if req.Name.Cloud {
-		return fail(codeForbidden, "cloud models are not served by this gateway")
+		return errCloud
 	}
 	run := x.newRun(body)
 	run.want = fleet.Want{Model: key, Credit: e.Class == ollama.Inference && !req.Load && !req.Unload, Since: e.Since, Filter: x.h.settings.filter(e)}
@@ -101,8 +103,7 @@ func (x *exchange) pin() error {
 			_ = x.rc.EnableFullDuplex()
 			x.w.Header().Set("Connection", "close")
 		}
-		run.want = fleet.Want{Node: x.node, Filter: x.h.settings.filter(e)}
-		return run.serve()
+		return x.manage(run, "")
 	}
 	body, release, err := x.readBody()
 	if err != nil {
@@ -117,9 +118,22 @@ func (x *exchange) pin() error {
 		}
 		x.acc.Model = req.Name.String()
 	}
-	run := x.newRun(body)
+	held := ""
+	if e.Held {
+		held = x.request.Name.Key()
+	}
+	return x.manage(x.newRun(body), held)
+}
+
+// manage runs a management request at the node's one target for such: blobs and the create that uses them belong together.
+func (x *exchange) manage(run *run, held string) error {
+	e := x.match.Endpoint
 	run.want = fleet.Want{Node: x.node, Since: e.Since, Filter: x.h.settings.filter(e)}
-	return run.serve()
+	run.want.Target = x.h.hub.fleet.Keeper(&run.want, held)
+	if err := run.serve(); !errors.Is(err, fleet.ErrNoModel) {
+		return err
+	}
+	return fail(codeNoNode, "node %q has no Ollama", x.node)
 }
 
 // mayPin says whether the caller may choose the node: who manages nodes may, nobody else; and the node has to be here.

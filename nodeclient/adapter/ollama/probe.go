@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	api "github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
@@ -30,11 +32,19 @@ func (a *Adapter) Probe(ctx context.Context) (adapter.Inventory, error) {
 	return inv, nil
 }
 
+// errFairway: the address is a gateway's, most likely the one that the node serves. What it lists is what this node and others have told it, and requests would go
+// round in circles.
+var errFairway = errors.New("this is a Fairway gateway, not an Ollama")
+
 func (a *Adapter) probeTags(ctx context.Context, inv *adapter.Inventory) error {
-	status, body, err := a.Get(ctx, "/api/tags")
+	got, err := a.Fetch(ctx, "/api/tags")
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(got.Headers, func(h adapter.Header) bool { return strings.EqualFold(h.Name, "X-Fairway-Run") }) {
+		return errFairway
+	}
+	status, body := got.Status, got.Body
 	if status == http.StatusUnauthorized { // behind a proxy that asks for a key; 403 is Ollama's own word for a Host that it does not know
 		return fmt.Errorf("/api/tags: status %d: %w", status, adapter.ErrUnauthorized)
 	}

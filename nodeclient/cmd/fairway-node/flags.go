@@ -165,7 +165,11 @@ func set(fs *pflag.FlagSet, f *pflag.Flag, where, value string) error {
 	if f.Value.Type() != "stringArray" {
 		return setOne(fs, f, where, value)
 	}
-	for v := range strings.SplitSeq(value, ",") {
+	between := ","
+	if f.Name == "edge-redact" { // a comma belongs to many patterns, and half of one still is one that compiles
+		between = "\n"
+	}
+	for v := range strings.SplitSeq(value, between) {
 		if v = strings.TrimSpace(v); v == "" {
 			continue
 		}

@@ -51,7 +51,7 @@ func printStatus(w io.Writer, s *nodeclient.Status) error {
 	if text := notReady(s.Gateways); text != "" {
 		p("\n%s\n", text)
 	}
-	p("\nTARGET\tADAPTER\tREACHABLE\tMODELS\tCREDITS FREE\n")
+	p("\nTARGET\tADAPTER\tREACHABLE\tMODELS\tCREDITS FREE\tLAST ERROR\n")
 	for _, g := range s.Targets {
 		reachable := "no"
 		switch {
@@ -60,7 +60,7 @@ func printStatus(w io.Writer, s *nodeclient.Status) error {
 		case g.Reachable:
 			reachable = "yes"
 		}
-		p("%s\t%s\t%s\t%d\t%d of %d\n", g.Name, g.Adapter, reachable, len(g.Models), g.Credits.Free, g.Credits.Granted)
+		p("%s\t%s\t%s\t%d\t%d of %d\t%s\n", g.Name, g.Adapter, reachable, len(g.Models), g.Credits.Free, g.Credits.Granted, orDash(g.LastError))
 	}
 	return t.Flush()
 }
