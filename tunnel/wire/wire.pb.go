@@ -2537,8 +2537,9 @@ type Forward struct {
 	Profile         string                 `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`
 	ProfileRevision uint64                 `protobuf:"varint,6,opt,name=profile_revision,json=profileRevision,proto3" json:"profile_revision,omitempty"`
 	Pgn             uint64                 `protobuf:"varint,7,opt,name=pgn,proto3" json:"pgn,omitempty"`
-	Hop             uint32                 `protobuf:"varint,8,opt,name=hop,proto3" json:"hop,omitempty"`  // 1
-	Node            string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"` // whose session with the holder the run's generation is of
+	Hop             uint32                 `protobuf:"varint,8,opt,name=hop,proto3" json:"hop,omitempty"`                                          // 1
+	Node            string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`                                         // whose session with the holder the run's generation is of
+	ProfileDigest   string                 `protobuf:"bytes,10,opt,name=profile_digest,json=profileDigest,proto3" json:"profile_digest,omitempty"` // the profile as it was published: the same at both gateways if it is the same, whatever their revisions
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2632,6 +2633,13 @@ func (x *Forward) GetHop() uint32 {
 func (x *Forward) GetNode() string {
 	if x != nil {
 		return x.Node
+	}
+	return ""
+}
+
+func (x *Forward) GetProfileDigest() string {
+	if x != nil {
+		return x.ProfileDigest
 	}
 	return ""
 }
@@ -3815,7 +3823,7 @@ const file_wire_proto_rawDesc = "" +
 	"\aprofile\x18\x13 \x01(\tR\aprofile\x12\x1e\n" +
 	"\n" +
 	"projection\x18\x14 \x01(\x04R\n" +
-	"projection\"\xfb\x01\n" +
+	"projection\"\xa2\x02\n" +
 	"\aForward\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
@@ -3825,7 +3833,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x10profile_revision\x18\x06 \x01(\x04R\x0fprofileRevision\x12\x10\n" +
 	"\x03pgn\x18\a \x01(\x04R\x03pgn\x12\x10\n" +
 	"\x03hop\x18\b \x01(\rR\x03hop\x12\x12\n" +
-	"\x04node\x18\t \x01(\tR\x04node\"\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12%\n" +
+	"\x0eprofile_digest\x18\n" +
+	" \x01(\tR\rprofileDigest\"\n" +
 	"\n" +
 	"\bAccepted\"\xb1\x01\n" +
 	"\aRefused\x12\x12\n" +

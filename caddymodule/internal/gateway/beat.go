@@ -122,6 +122,7 @@ func (k *keeper) beat(ctx context.Context) {
 	if !k.read || res.Revocations != k.revocations {
 		k.learn(ctx)
 	}
+	k.hub.renumberSoon()
 }
 
 // meet tells the other gateways where this one is, and hears of them.

@@ -34,6 +34,7 @@ func (u *run) forward(place *fleet.Place, p *Profile) *tunnel.Forward {
 		if b := now.profiles[p.Name]; b != nil {
 			f.ProfileRevision = b.profile.Rev
 		}
+		f.ProfileDigest = now.objects["profile:"+p.Name]
 	}
 	return f
 }
@@ -204,11 +205,19 @@ func (w *forwarded) fits(place *fleet.Place) *tunnel.Refused {
 		return nil
 	}
 	fw, now := o.Forward, w.hub.lender.projection()
-	if now == nil || now.profiles[w.p.Name] == nil || now.profiles[w.p.Name].profile.Rev != fw.ProfileRevision || now.route.Rev != fw.RouteRevision ||
-		fw.Pgn < w.hub.lender.view.MinPGN() {
+	if now == nil || now.profiles[w.p.Name] == nil || !now.agrees(fw) || fw.Pgn < w.hub.lender.view.MinPGN() {
 		return never(string(lease.CodeStaleProjection), "the gateways' configurations differ")
 	}
 	return nil
+}
+
+// agrees reports whether the profile of a forwarded run is the same here. A revision is no measure of that: one that was changed and changed back has another, at
+// the gateway that did so. A gateway of an earlier version tells nothing else.
+func (p *projection) agrees(f *tunnel.Forward) bool {
+	if f.ProfileDigest != "" {
+		return f.ProfileDigest == p.objects["profile:"+f.Profile]
+	}
+	return f.ProfileRevision == p.profiles[f.Profile].profile.Rev && f.RouteRevision == p.route.Rev
 }
 
 // refusalOf is what the entry gateway is told of a run that could not be sent from here. Nothing ran.

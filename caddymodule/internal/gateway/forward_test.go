@@ -196,6 +196,52 @@ func TestForwardedOtherConfiguration(t *testing.T) {
 	}
 }
 
+// A change at one gateway, or one that is tried and taken back, leaves what the others have in use: they agree by what their configurations say, not by how often
+// these were changed.
+func TestReloadsOfOneGateway(t *testing.T) {
+	t.Parallel()
+	other := func(st *Settings) { st.Profiles[0].Value = "Token {slot}" }
+	back := func(st *Settings) { st.Profiles[0].Value = "Bearer {slot}" }
+	for name, change := range map[string]func(r *rig){
+		"a principal is removed": func(r *rig) { r.reload(func(st *Settings) { st.Keys = st.Keys[:1] }) },
+		"and comes back": func(r *rig) {
+			all := r.st.Keys
+			r.reload(func(st *Settings) { st.Keys = all[:1] })
+			r.reload(func(st *Settings) { st.Keys = all })
+		},
+		"a profile is changed and changed back": func(r *rig) { r.reload(other); r.reload(back) },
+		"a profile comes and goes": func(r *rig) {
+			r.reload(func(st *Settings) {
+				st.Profiles = append(st.Profiles, Profile{Name: "q", Adapter: "openai", Target: "q", Slot: "s", Header: "Authorization", Value: "Bearer {slot}"})
+			})
+			r.reload(func(st *Settings) { st.Profiles = st.Profiles[:1] })
+		},
+		"a configuration fails": func(r *rig) { r.hub.Stop(r.next(other)) },
+		"one with another key fails": func(r *rig) {
+			r.hub.Stop(r.next(func(st *Settings) { st.Keys = append(slices.Clone(st.Keys), Key{"carol", HashKey("sk-carol")}) }))
+		},
+	} {
+		for _, at := range []string{"entry", "holder"} {
+			t.Run(name+", "+at, func(t *testing.T) {
+				t.Parallel()
+				p := newKeyed(t, canary)
+				entry, holder, _ := twoPeers(t, slotted(canary))
+				holder.serve("n2", p.URL, 4)
+				entry.sees("n2")
+				changed := map[string]*rig{"entry": entry, "holder": holder}[at]
+				change(changed)
+				for _, r := range []*rig{entry, holder} {
+					wait(t, func() bool { resp, _ := r.do("POST", "/api/chat", chat("m", "")); return resp.StatusCode == 200 })
+					time.Sleep(2 * beatEvery) // and so it stays
+					if resp, body := r.do("POST", "/api/chat", chat("m", "")); resp.StatusCode != 200 {
+						t.Errorf("%s: %d %s", r.st.Gateway, resp.StatusCode, body)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A caller that leaves cancels the run at the provider, through both gateways.
 func TestForwardedCancel(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -147,19 +148,25 @@ func leased(t testing.TB, o Options, key string, providers ...*keyed) (*rig, *au
 	return r, a
 }
 
-// reload starts a copy of the current settings, changed, and ends the ones before, as Caddy does.
-func (r *rig) reload(change func(*Settings)) {
+// next starts a copy of the current settings, changed.
+func (r *rig) next(change func(*Settings)) *Settings {
 	r.t.Helper()
 	was := r.st
 	next := &Settings{
 		Gateway: was.Gateway, TrustDomain: was.TrustDomain, Grace: was.Grace, Keys: was.Keys, Identity: was.Identity, Authority: was.Authority, JoinKey: was.JoinKey,
-		Log: was.Log, Slots: was.Slots, Profiles: was.Profiles, Audit: was.Audit,
+		Log: was.Log, Slots: was.Slots, Profiles: slices.Clone(was.Profiles), Audit: was.Audit, Advertise: was.Advertise,
 	}
 	change(next)
 	if err := r.hub.Start(context.Background(), next); err != nil {
 		r.t.Fatal(err)
 	}
-	old := r.st
+	return next
+}
+
+// reload starts a copy of the current settings, changed, and ends the ones before, as Caddy does.
+func (r *rig) reload(change func(*Settings)) {
+	r.t.Helper()
+	next, old := r.next(change), r.st
 	r.st = next
 	h := r.handler(r.opts)
 	r.now.Store(&h)

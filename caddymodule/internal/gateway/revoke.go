@@ -171,6 +171,38 @@ func (h *Hub) retract(old, cur *Settings) {
 	h.auditRevocation("revoked", subjectsOf(slots, profiles, principals))
 }
 
+// renumberSoon publishes the current configuration again if its number has become too low: another gateway's configuration has lost something, and with it every
+// earlier projection of the fleet its use. What this gateway still has is good under its next one. It does not wait.
+func (h *Hub) renumberSoon() {
+	if p := h.lender.projection(); p == nil || p.pgn >= h.lender.view.MinPGN() || !h.renumbering.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer h.renumbering.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		h.renumber(ctx)
+	}()
+}
+
+func (h *Hub) renumber(ctx context.Context) {
+	h.opening.Lock()
+	defer h.opening.Unlock()
+	cur, least := h.Current(), h.lender.view.MinPGN()
+	if p := h.lender.projection(); cur == nil || p == nil || p != cur.projection || p.pgn >= least {
+		return // a configuration has started meanwhile, or none is left
+	}
+	p, err := h.publish(ctx, cur)
+	if err != nil || p.pgn < least {
+		h.log().Error("publishing the configuration under a number that is still good; it is tried again", zap.Uint64("least", least), zap.Error(err))
+		return
+	}
+	cur.projection = p
+	h.lender.set(p)
+	h.broadcast()
+	h.log().Info("the configuration has another number: a slot, profile or principal was removed at another gateway", zap.Uint64("projection", p.pgn))
+}
+
 func subjectsOf(slots, profiles, principals map[string]bool) (out []string) {
 	for kind, names := range map[store.SubjectKind]map[string]bool{
 		store.SubjectSlot: slots, store.SubjectProfile: profiles, store.SubjectPrincipal: principals,
