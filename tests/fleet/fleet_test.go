@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -121,6 +122,67 @@ func TestTwoGatewaysAreOneEndpoint(t *testing.T) {
 	})
 	two.Fairway("undrain", "n2")
 	served(t, one, "b", 5*time.Second)
+}
+
+// A rolling change: one gateway is reloaded before the other, tries something and goes back, or fails to load it; what needs a credential is served at both all along,
+// but for the moment in which a removal is told.
+func TestReloadsOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	key := canary.New(t)
+	const carol = "\t\tkey carol sk-carol-0123456789abcdef\n"
+	slot := rig.Slot(t, key)
+	f := rig.NewFleet(t, 2, rig.Options{Global: carol + slot})
+	one, two := f.Gateways[0], f.Gateways[1]
+	fake := fakeollama.Start(t, fakeollama.Options{Models: []string{"a"}, Key: key})
+	one.NodeOf("n1", fake.URL(), "--credits", "4")
+	knows(t, two, "n1")
+	both := func(what string) {
+		t.Helper()
+		for _, g := range f.Gateways {
+			served(t, g, "a", 3*time.Second)
+		}
+		time.Sleep(1500 * time.Millisecond) // a beat later it is the same
+		for _, g := range f.Gateways {
+			if status, code, body, _ := ask(g, "a", ""); status != 200 {
+				t.Errorf("%s: %s: %d %s %s", what, g.Opts.Name, status, code, body)
+			}
+		}
+	}
+	load := func(g *rig.Gateway, global string) {
+		t.Helper()
+		g.Opts.Global = global
+		g.Write(g.Caddyfile())
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := strings.Replace(slot, "\t\t\tslot s\n", "\t\t\tslot s\n\t\t\theader Authorization \"Bearer  {slot}\"\n", 1)
+	if other == slot {
+		t.Fatal("no other profile")
+	}
+	both("at first")
+	for _, g := range f.Gateways {
+		load(g, slot)
+		both("a key is gone at " + g.Opts.Name)
+		load(g, carol+slot)
+		both("and is back")
+		load(g, carol+other)
+		load(g, carol+slot)
+		both("a profile was another for a moment at " + g.Opts.Name)
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Opts.Global = other
+		g.Write(g.Caddyfile() + fmt.Sprintf("http://%s {\n\trespond no\n}\n", taken.Addr()))
+		if err := g.Reload(); err == nil {
+			t.Fatal("a site on a port that is taken is loaded")
+		}
+		taken.Close()
+		both("a reload has failed at " + g.Opts.Name)
+		load(g, carol+slot)
+		both("and the next has not")
+	}
 }
 
 // A gateway that is killed leaves the other serving; its node's models come back with it.
