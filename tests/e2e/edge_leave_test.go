@@ -245,7 +245,7 @@ func TestEdgePinned(t *testing.T) {
 	if asked(fake) != 0 || asked(other) < 8 {
 		t.Errorf("n1 was asked %d times, n2 %d times", asked(fake), asked(other))
 	}
-	if r, text := g.Do("POST", edgeRuns, ask(sayer, `⟦{"city":"Oslo"}⟧`, ""), "X-Fairway-Node", "n3"); r.StatusCode != 503 || r.Header.Get("X-Fairway-Error") != "no_node" {
+	if r, text := g.Do("POST", edgeRuns, ask(sayer, `⟦{"city":"Oslo"}⟧`, ""), "X-Fairway-Node", "n3"); r.StatusCode != 200 || detail(readAnswer(t, text)) != "unavailable server_unreachable unreachable: no_node" {
 		t.Errorf("a node that is not there: %d %v %s", r.StatusCode, r.Header, text)
 	}
 	plain, _, _ := edgeFleet(t, rig.Options{})

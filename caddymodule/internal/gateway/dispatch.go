@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -27,7 +28,7 @@ const maxStale = 3
 func cancelCode(ctx context.Context) string {
 	var f *failure
 	if errors.As(context.Cause(ctx), &f) {
-		return f.code
+		return cmp.Or(f.inner, f.code) // the entry gateway of a forwarded run tells its caller what may be told
 	}
 	return tunnel.CodeCanceled
 }
@@ -375,8 +376,11 @@ func cut(ctx context.Context, t *tunnel.Terminal) error {
 		return fail(t.Code, "the provider closed the connection before it answered")
 	case tunnel.CodeClientBody:
 		return fail(t.Code, "the request body could not be read")
-	case string(lease.Denied), string(lease.Unavailable), string(lease.Rejected): // of a forwarded run, which its holder has ended
+	case string(lease.Denied), string(lease.Unavailable), string(lease.Rejected): // of a forwarded run, which its holder has ended; an earlier version tells no more
 		return fail(t.Code, "%s", leaseTexts[lease.Class(t.Code)])
+	}
+	if isLeaseCode(t.Code) {
+		return leaseFailure(lease.Code(t.Code))
 	}
 	return fail(tunnel.CodeBadProvider, "the node could not finish the request (%s)", t.Code)
 }

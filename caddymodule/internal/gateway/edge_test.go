@@ -326,6 +326,34 @@ func TestTypedDisconnect(t *testing.T) {
 	}
 }
 
+// Who detaches learns the run's id before there is a result: the connection may end at any time.
+func TestTypedDetachTellsTheRun(t *testing.T) {
+	t.Parallel()
+	k := newThinker(t, `{"city":"Oslo"}`)
+	r := newRig(t, Options{})
+	r.serve("n1", k.URL, 4)
+	k.set(`{"city":"Oslo"}`, time.Second)
+	req, _ := http.NewRequestWithContext(t.Context(), "POST", r.srv.URL+"/api/v1/edge/runs", strings.NewReader(typedBody(`,"on_disconnect":"detach"`)))
+	req.Header.Set("Authorization", "Bearer "+testKey)
+	begin := time.Now()
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	run := resp.Header.Get("X-Fairway-Run")
+	if d := time.Since(begin); d > 900*time.Millisecond || run == "" {
+		t.Errorf("after %v: run %q", d, run)
+	}
+	if _, text := r.do("GET", "/api/v1/edge/runs/"+run, ""); strings.Contains(text, `"ended"`) || !strings.Contains(text, run) {
+		t.Errorf("%s", text)
+	}
+	var a edge.Answer
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || a.RunID != run || a.Result.Status != edge.Success || resp.Header.Get("Content-Type") != "application/json; charset=utf-8" {
+		t.Errorf("%+v, %v, %v", a, err, resp.Header)
+	}
+}
+
 // Cancel names one run, and ends that one alone.
 func TestTypedCancel(t *testing.T) {
 	t.Parallel()

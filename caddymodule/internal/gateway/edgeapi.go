@@ -186,7 +186,7 @@ func (x *exchange) typedRun() error {
 		return fail(codeBadRequest, "the request could not be read")
 	}
 	if x.node != "" {
-		if err := x.mayPin(); err != nil {
+		if err := x.mayChoose(); err != nil { // that it is not here is a result like any other
 			return err
 		}
 	}
@@ -199,8 +199,11 @@ func (x *exchange) typedRun() error {
 	}
 	x.h.hub.typed.add(t)
 	left := x.r.Context().Done()
-	if req.Stream {
+	switch {
+	case req.Stream:
 		t.listen(x)
+	case req.OnDisconnect == edge.Detach:
+		x.announce() // who is cut off now must know what to ask for
 	}
 	go t.run()
 	select {
@@ -226,11 +229,30 @@ func (x *exchange) typedRun() error {
 	if err != nil {
 		return err
 	}
+	if x.started {
+		n, _ := x.w.Write(raw) // a client that left has been told what to ask for
+		x.acc.wrote(raw[:n])
+		return nil
+	}
 	if node := t.acc.View().Node; x.h.opts.ExposeNode && node != "" {
 		x.w.Header().Set(headerNode, node)
 	}
 	x.respond(http.StatusOK, ollama.ContentTypeJSON, raw)
 	return nil
+}
+
+// announce sends the head of a result that is to come, with the run's id.
+func (x *exchange) announce() {
+	x.w.Header().Set("Content-Type", ollama.ContentTypeJSON)
+	x.begin()
+}
+
+// begin sends a head of status 200.
+func (x *exchange) begin() {
+	x.started = true
+	x.acc.head(http.StatusOK)
+	x.w.WriteHeader(http.StatusOK)
+	_ = x.rc.Flush()
 }
 
 // listen begins a body of events.
@@ -240,10 +262,7 @@ func (t *typedRun) listen(x *exchange) {
 	h.Set("Content-Type", form.ContentType())
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("Incremental", "?1")
-	x.started = true
-	x.acc.head(http.StatusOK)
-	x.w.WriteHeader(http.StatusOK)
-	_ = x.rc.Flush()
+	x.begin()
 	t.events = edge.NewEvents(&listener{x: x, t: t}, form, t.acc.Run, t.req.Session)
 }
 

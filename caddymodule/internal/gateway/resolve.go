@@ -136,10 +136,18 @@ func (x *exchange) manage(run *run, held string) error {
 	return fail(codeNoNode, "node %q has no Ollama", x.node)
 }
 
-// mayPin says whether the caller may choose the node: who manages nodes may, nobody else; and the node has to be here.
-func (x *exchange) mayPin() error {
+// mayChoose says whether the caller may choose the node: who manages nodes may, nobody else.
+func (x *exchange) mayChoose() error {
 	if !x.h.mayManage(x.principal) {
 		return fail(codeForbidden, "principal %s may not choose a node (see the manage option)", x.principal)
+	}
+	return nil
+}
+
+// mayPin is mayChoose for a node that has to be here.
+func (x *exchange) mayPin() error {
+	if err := x.mayChoose(); err != nil {
+		return err
 	}
 	if !x.h.hub.fleet.Has(x.node) {
 		return fail(codeNoNode, "node %q is not connected", x.node)

@@ -46,9 +46,9 @@ func busy(t *testing.T, one, two *rig) {
 						return
 					default:
 					}
-					resp, _ := r.do("POST", "/api/chat", chat("t-tick", `,"t_n":4,"t_ms":10`))
+					resp, body := r.do("POST", "/api/chat", chat("t-tick", `,"t_n":4,"t_ms":10`))
 					if resp.StatusCode != 200 {
-						t.Errorf("%d", resp.StatusCode)
+						t.Errorf("%s: %d %s", r.st.Gateway, resp.StatusCode, body)
 						return
 					}
 					served[i].Add(1)
