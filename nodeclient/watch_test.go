@@ -86,6 +86,31 @@ func TestSlowProbeOfABusyProvider(t *testing.T) {
 	if !target.view().reachable {
 		t.Error("a busy provider is taken for a dead one")
 	}
+	// While a run goes on it may fail as often as it likes; while all are silent it is given up.
+	target.probing.Lock()
+	for i := range 3 * hungFailures {
+		target.heard.Store(time.Now().UnixNano())
+		target.probeFailed(slow)
+		if !target.view().reachable {
+			t.Errorf("a provider that answers a run is given up after %d", i)
+		}
+	}
+	target.heard.Store(time.Now().Add(-2 * probeTimeout).UnixNano())
+	for target.failures < hungFailures-1 {
+		target.probeFailed(slow)
+	}
+	if !target.view().reachable {
+		t.Error("a provider that loads a model is given up")
+	}
+	target.probeFailed(slow)
+	if target.view().reachable {
+		t.Error("a hung provider with runs is kept")
+	}
+	target.probing.Unlock()
+	target.probe(t.Context(), 0)
+	if !target.view().reachable {
+		t.Error("a provider that answers again is not taken back")
+	}
 	close(gate)
 	collect(r)
 	eventually(t, 5*time.Second, "idle", func() bool { return target.runs.Load() == 0 })

@@ -52,6 +52,10 @@ func TestProbeFails(t *testing.T) {
 				w.Write(make([]byte, 1<<20))
 			}
 		},
+		"a Fairway gateway": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Fairway-Run", "r1")
+			io.WriteString(w, `{"models":[]}`)
+		},
 		"cut": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			io.WriteString(w, `{"models":[]}`)

@@ -259,6 +259,11 @@ func TestEdgeGatesOfTheNode(t *testing.T) {
 	if err != nil || fmt.Sprint(g.Tools) != "[mail calendar]" || g.Budget.Tokens != 5000 || g.Approval.Check(edge.Action{Tool: "mail", Risk: edge.R1}) == nil {
 		t.Errorf("%+v %v", g, err)
 	}
+	env, _, _ = testEnv(map[string]string{"FAIRWAY_EDGE_REDACT": `(\d{4}-){3}\d{2,4}` + "\n" + `a,b`})
+	if s, err = read(env, "run", nil); err != nil || fmt.Sprintf("%q", s.edgeRedact) != `["(\\d{4}-){3}\\d{2,4}" "a,b"]` {
+		t.Errorf("%q %v", s.edgeRedact, err)
+	}
+	env, _, _ = testEnv(nil)
 	for _, args := range [][]string{{"--edge-budget", "0"}, {"--edge-approve", "R2"}, {"--edge-redact", "("}} {
 		if s, err = read(env, "run", args); err != nil {
 			t.Fatal(err)
