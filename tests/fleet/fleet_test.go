@@ -185,6 +185,26 @@ func TestReloadsOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// A flushed Redis is told again what the gateways know; a run that comes in between waits for that, at the holder and forwarded.
+func TestFlushedRedis(t *testing.T) {
+	t.Parallel()
+	key := canary.New(t)
+	f := rig.NewFleet(t, 2, rig.Options{Global: rig.Slot(t, key)})
+	fake := fakeollama.Start(t, fakeollama.Options{Models: []string{"a"}, Key: key})
+	f.Gateways[0].NodeOf("n1", fake.URL(), "--credits", "4")
+	knows(t, f.Gateways[1], "n1")
+	for i := range 6 {
+		g := f.Gateways[i%2]
+		served(t, g, "a", 3*time.Second)
+		if said := f.Redis.Command("FLUSHALL"); said != "+OK" {
+			t.Fatal(said)
+		}
+		if status, code, body, took := ask(g, "a", ""); status != 200 {
+			t.Errorf("%s: %d %s %s after %v", g.Opts.Name, status, code, body, took)
+		}
+	}
+}
+
 // A gateway that is killed leaves the other serving; its node's models come back with it.
 func TestKilledGateway(t *testing.T) {
 	t.Parallel()

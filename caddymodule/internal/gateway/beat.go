@@ -29,7 +29,8 @@ var errStore = fail(codeStoreUnavail, "the gateway's store is unavailable")
 // keeper keeps this gateway's word in a shared store, and takes in what others have put there. One goroutine, run. Other methods are safe for
 // concurrent use.
 type keeper struct {
-	hub *Hub
+	hub  *Hub
+	soon chan struct{} // capacity 1: the next beat is not to wait for its time
 
 	mu          sync.Mutex
 	owned       time.Time // guarded by mu; until when the sessions are ours; zero before the first beat
@@ -68,6 +69,20 @@ func (k *keeper) owns() error {
 	return errStore
 }
 
+// beatGap is the least time between two beats that runs ask for.
+const beatGap = 50 * time.Millisecond
+
+// beatSoon has the next beat now: the store does not know a session that is here, and a beat tells it, or tells us better.
+func (h *Hub) beatSoon() {
+	if h.keeper == nil {
+		return
+	}
+	select {
+	case h.keeper.soon <- struct{}{}:
+	default:
+	}
+}
+
 // run beats until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
@@ -79,6 +94,12 @@ func (k *keeper) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-k.soon:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(beatGap):
+			}
 		case _, ok := <-changed:
 			if !ok {
 				changed = nil

@@ -137,16 +137,7 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 		return true, nil
 	}
 	if errors.Is(err, tunnel.ErrGone) || errors.Is(err, fleet.ErrStale) || isStale(err) {
-		// The session is over, or about to be. It is not left out: its node may be back under another generation.
-		u.code = tunnel.CodeStaleGeneration
-		select {
-		case <-place.Lane().Session().Done():
-		case <-time.After(staleWait):
-		case <-u.ctx.Done():
-		}
-		if u.stale++; u.stale > maxStale {
-			u.leaveOut(place, u.code) // it says that it is ready, and takes no stream
-		}
+		u.outdated(place)
 		return true, nil
 	}
 	if err != nil {
@@ -165,6 +156,21 @@ func (u *run) try(place *fleet.Place) (again bool, err error) {
 		return false, err
 	}
 	return u.refused(place, refused)
+}
+
+// outdated waits a moment for a session that is over, or about to be, as far as it or its holder says. It is not left out: its node may be back under another
+// generation, or the store may have to be told of it again.
+func (u *run) outdated(place *fleet.Place) {
+	u.code = tunnel.CodeStaleGeneration
+	u.x.h.hub.beatSoon()
+	select {
+	case <-place.Lane().Session().Done():
+	case <-time.After(staleWait):
+	case <-u.ctx.Done():
+	}
+	if u.stale++; u.stale > maxStale {
+		u.leaveOut(place, u.code) // it says that it is ready, and takes no stream
+	}
 }
 
 // accepted notes that the node has taken the run.
@@ -245,6 +251,10 @@ func (u *run) refused(place *fleet.Place, f *tunnel.Refused) (again bool, err er
 	}
 	if f.NoCredit {
 		place.Full()
+		return true, nil
+	}
+	if f.Code == tunnel.CodeStaleGeneration && place.Peer() != "" {
+		u.outdated(place)
 		return true, nil
 	}
 	u.leaveOut(place, f.Code)

@@ -143,6 +143,9 @@ func (w *forwarded) serve() {
 	out, err := u.start(place)
 	if err != nil {
 		place.Release()
+		if isStale(err) {
+			w.hub.beatSoon()
+		}
 		_ = w.in.Refuse(refusalOf(u, err))
 		return
 	}

@@ -77,7 +77,7 @@ func NewHub(cfg HubConfig) *Hub {
 	})
 	fc := fleet.Config{Gateway: cfg.Gateway, Store: cfg.Store, Log: h.log}
 	if cfg.Shared {
-		h.keeper, h.peers = &keeper{hub: h}, newPeers(h)
+		h.keeper, h.peers = &keeper{hub: h, soon: make(chan struct{}, 1)}, newPeers(h)
 		fc.Owned = h.keeper.owns
 	}
 	h.fleet = fleet.New(fc)
