@@ -58,10 +58,10 @@ func carry(dst, src []byte) []byte {
 
 // scrub is called before and after what works on a value other than by carry: decryption, hashing. After it, it overwrites what that has left behind: the vector
 // registers, and the frames on the stack below its caller. Before it, it sees to it that the stack need not grow for either: a stack that grows is copied, and
-// nobody clears the one before. On amd64 a copy of 256 bytes or more goes through all sixteen registers; elsewhere it does no harm.
+// nobody clears the one before. On amd64 a copy of just 256 bytes goes through all sixteen registers, and a longer one does not; elsewhere it does no harm.
 func scrub() {
 	var zero [4 << 10]byte
-	move(zero[:len(zero)/2], zero[len(zero)/2:])
+	move(zero[:256], zero[256:512])
 }
 
 // move is a copy that the compiler does not see through.
