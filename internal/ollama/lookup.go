@@ -167,7 +167,7 @@ func findRoute(path string) (r *route, param, canonical string) {
 
 // plainParam decodes a path parameter and accepts it only if it is made of the
 // characters of model names and digests, so that it needs no encoding again. Some
-// clients encode the ':' of a tag, and OpenAI's the '/' of a model; a '.' that was encoded is refused, and a '/' elsewhere.
+// clients encode the ':' of a tag; a '/' or '.' that was encoded is refused.
 func plainParam(raw string, slashes bool) (string, bool) {
 	param := raw
 	if strings.IndexByte(raw, '%') >= 0 {
@@ -176,7 +176,7 @@ func plainParam(raw string, slashes bool) (string, bool) {
 				continue
 			}
 			switch code := raw[i+1 : i+3]; {
-			case code == "2e", code == "2E", !slashes && (code == "2f" || code == "2F"):
+			case code == "2e", code == "2E", code == "2f", code == "2F":
 				return "", false
 			}
 		}

@@ -96,7 +96,7 @@ func TestTrickPathsAreUnknown(t *testing.T) {
 		"/api/chat?x", "/api/chat#x", "api/chat", "*", ".", "..", "/.", "/..", "http://169.254.169.254/latest", "/latest",
 		"/v1/api/tags", "/v1", "/v1/", "/api", "/api/", "/v1/messages/batches", "/v1/images/edits", "/v1/tokenize",
 		"/v1/models//", "/v1/models//tiny", "/v1/models/tiny//", "/v1/models/.", "/v1/models/..", "/v1/models/../chat/completions",
-		"/v1/models/a/../b", "/v1/models/a/./b", "/v1/models/a//b", "/v1/models/a%2F%2Fb", "/v1/models/a%2f..%2fb", "/v1/models/%2fa", "/v1/models/a%2f",
+		"/v1/models/a/../b", "/v1/models/a/./b", "/v1/models/a//b", "/v1/models/hf.co%2FFoo%2FBar", "/v1/models/hf.co%2fFoo",
 		"/v1/models/%2e%2e", "/v1/models/a%2Eb", "/v1/models/a%252fb", "/v1/models/a%5Cb", "/v1/models/a\\b", "/v1/models/a;b",
 		"/v1/models/a%3Bb", "/v1/models/a%00", "/v1/models/t%C3%AFny", "/v1/models/a%zz", "/v1/models/a%2", "/v1/models/a%20b",
 		"/V1/models/tiny", "/api/blobs/", "/api/blobs", "/api/blobs/a/b", "/api/blobs/..", "/api/blobs/a%2fb", "/api/blobs/sha256%3A..%2f",

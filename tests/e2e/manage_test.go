@@ -113,7 +113,7 @@ func TestOneModel(t *testing.T) {
 	})
 	for path, want := range map[string]int{
 		"/v1/models/t-echo": 200, "/n/n1/v1/models/t-echo": 200, "/n/n2/v1/models/t-echo": 404, "/n/n2/v1/models/other": 200, "/n/n3/v1/models/other": 503,
-		"/v1/models/nope": 404, "/v1/models/qwen3:cloud": 403, "/v1/models/tiny": 200, "/v1/models/library%2Ftiny": 200, "/v1/models/library/tiny": 200,
+		"/v1/models/nope": 404, "/v1/models/qwen3:cloud": 403, "/v1/models/tiny": 200, "/v1/models/library%2Ftiny": 404, "/v1/models/library/tiny": 200,
 	} {
 		if r, body := g.Do("GET", path, ""); r.StatusCode != want {
 			t.Errorf("%s: %d, want %d: %s", path, r.StatusCode, want, body)
