@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/nodeclient/adapter"
@@ -101,7 +100,7 @@ func (x *run) copy(ctx context.Context, resp *adapter.Response, body io.Reader, 
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			x.target.heard.Store(time.Now().UnixNano())
+			x.target.goesOn()
 			tally.Add(buf[:n])
 			if err := x.SendData(buf[:n], flush); err != nil {
 				x.fail(ctx, err)

@@ -250,7 +250,7 @@ type noted struct {
 func (n *noted) Read(p []byte) (int, error) {
 	m, err := n.ReadCloser.Read(p)
 	if m > 0 {
-		n.by.heard.Store(time.Now().UnixNano())
+		n.by.goesOn()
 	}
 	return m, err
 }

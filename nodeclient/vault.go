@@ -140,7 +140,7 @@ func (v *vault) events(e tunnel.Events) tunnel.Events {
 	return e
 }
 
-// announceTime bounds how long the end of a run may wait for announce.
+// announceTime bounds how long the end of a run may wait for announce, beyond a probe that is under way.
 const announceTime = 2 * time.Second
 
 // announce asks a provider what it holds and tells the gateway, before it hears that the run has ended that changed it: its caller may ask for the new model at

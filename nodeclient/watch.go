@@ -114,6 +114,9 @@ func (c *Client) addTarget(t Target, standIn bool) error {
 // view returns what is known now.
 func (t *target) view() *snapshot { return t.now.Load() }
 
+// goesOn notes that the provider answers a run.
+func (t *target) goesOn() { t.heard.Store(time.Now().UnixNano()) }
+
 // lastError says why the last probe failed; empty if it did not.
 func (t *target) lastError() string {
 	if why := t.trouble.Load(); why != nil {

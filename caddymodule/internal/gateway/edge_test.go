@@ -198,6 +198,30 @@ func (r *rig) typedOf(ctx context.Context, body string) {
 	}
 }
 
+// leave begins a run at r, and is gone once its provider is asked.
+func (r *rig) leave(k *thinker, policy string) (run string) {
+	r.t.Helper()
+	known := map[string]bool{}
+	for _, v := range r.hub.Runs() {
+		known[v.Run] = true
+	}
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan struct{})
+	asked := k.requests()
+	go func() { defer close(done); r.typedOf(ctx, typedBody(`,"on_disconnect":"`+policy+`"`)) }()
+	wait(r.t, func() bool {
+		for _, v := range r.hub.Runs() {
+			if v.State == "running" && !known[v.Run] {
+				run = v.Run
+			}
+		}
+		return run != "" && k.requests() > asked
+	})
+	cancel()
+	<-done
+	return run
+}
+
 // slack widens a bound under the race detector.
 func slack(d time.Duration) time.Duration {
 	if raceEnabled {
@@ -260,32 +284,13 @@ func TestTypedDisconnect(t *testing.T) {
 	r := newRig(t, Options{})
 	r.serve("n1", k.URL, 4)
 	k.set(`{"city":"Oslo"}`, 500*time.Millisecond)
-	leave := func(policy string) (run string) {
-		t.Helper()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		asked := k.requests()
-		go func() { defer close(done); r.typedOf(ctx, typedBody(`,"on_disconnect":"`+policy+`"`)) }()
-		wait(t, func() bool { return k.requests() > asked })
-		wait(t, func() bool {
-			for _, v := range r.hub.Runs() {
-				if v.State == "running" {
-					run = v.Run
-				}
-			}
-			return run != ""
-		})
-		cancel()
-		<-done
-		return run
-	}
 	before := k.left()
-	run := leave("cancel")
+	run := r.leave(k, "cancel")
 	wait(t, func() bool { return k.left() == before+1 && r.hub.InFlight() == 0 })
 	if resp, _ := r.do("GET", "/api/v1/edge/runs/"+run, ""); resp.StatusCode != 404 || resp.Header.Get("X-Fairway-Error") != "run_not_found" {
 		t.Errorf("a canceled run: %d", resp.StatusCode)
 	}
-	run = leave("drain")
+	run = r.leave(k, "drain")
 	wait(t, func() bool { return r.hub.InFlight() == 0 })
 	if k.left() != before+1 {
 		t.Error("the drained run was canceled")
@@ -293,7 +298,7 @@ func TestTypedDisconnect(t *testing.T) {
 	if resp, _ := r.do("GET", "/api/v1/edge/runs/"+run, ""); resp.StatusCode != 404 {
 		t.Errorf("a drained run: %d", resp.StatusCode)
 	}
-	run = leave("detach")
+	run = r.leave(k, "detach")
 	if _, text := r.do("GET", "/api/v1/edge/runs/"+run, ""); !strings.Contains(text, `"state":"running"`) {
 		t.Errorf("%s", text)
 	}
@@ -507,30 +512,9 @@ func TestTypedAskedElsewhere(t *testing.T) {
 		}
 		return v.State, v.Result.Status, resp.StatusCode
 	}
-	begin := func(r *rig, policy string) (run string) {
-		t.Helper()
-		known := map[string]bool{}
-		for _, v := range r.hub.Runs() {
-			known[v.Run] = true
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); r.typedOf(ctx, typedBody(`,"on_disconnect":"`+policy+`"`)) }()
-		wait(t, func() bool {
-			for _, v := range r.hub.Runs() {
-				if v.State == "running" && !known[v.Run] {
-					run = v.Run
-				}
-			}
-			return run != ""
-		})
-		cancel()
-		<-done
-		return run
-	}
 	for name, c := range map[string]struct{ taken, asked *rig }{"at the node's": {two, one}, "forwarded": {one, two}} {
 		k.set(`{"city":"Oslo"}`, time.Second)
-		run := begin(c.taken, "detach")
+		run := c.taken.leave(k, "detach")
 		if state, _, code := ask(c.asked, "GET", run); state != "running" || code != 200 {
 			t.Errorf("%s: %q, %d", name, state, code)
 		}
@@ -546,7 +530,7 @@ func TestTypedAskedElsewhere(t *testing.T) {
 		}
 		k.set(`{"city":"Oslo"}`, time.Minute)
 		left := k.left()
-		run = begin(c.taken, "detach")
+		run = c.taken.leave(k, "detach")
 		if state, status, _ := ask(c.asked, "POST", run+"/cancel"); state != "ended" || status != edge.Unavailable {
 			t.Errorf("%s: canceled: %q, %q", name, state, status)
 		}

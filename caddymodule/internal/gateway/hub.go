@@ -47,11 +47,11 @@ type Hub struct {
 	keeper *keeper // nil: the store is this gateway's alone
 	peers  *peers  // likewise
 
-	opening     sync.Mutex // one Start opens, or one retire closes, at a time
-	renumbering atomic.Bool
-	reset       [32]byte // guarded by opening; QUIC's stateless reset key, once read
-	token       [32]byte // guarded by opening; QUIC's token key, once read
-	digest      []byte   // guarded by opening; nil before the keys were read
+	opening     sync.Mutex  // one Start opens, or one retire closes, at a time
+	renumbering atomic.Bool // see renumberSoon
+	reset       [32]byte    // guarded by opening; QUIC's stateless reset key, once read
+	token       [32]byte    // guarded by opening; QUIC's token key, once read
+	digest      []byte      // guarded by opening; nil before the keys were read
 
 	stopGoing func() // guarded by opening; ends what goes on while there is a socket; nil without one
 
