@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -43,7 +44,7 @@ func (g Redaction) Apply(o *Operator, in Input) (Input, *Denial) {
 	if len(g.patterns) == 0 {
 		return in, nil
 	}
-	if g.matches(o.prompt) || g.matches(string(o.Format())) {
+	if slices.ContainsFunc(o.words(), g.matches) {
 		return nil, &Denial{GateRedaction, "the operator's own words hold what must not leave"}
 	}
 	out := make(Input, len(in))
