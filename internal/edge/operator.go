@@ -98,13 +98,7 @@ func (o *Operator) Format() json.RawMessage {
 	case o.contract != nil:
 		return o.contract.schema()
 	case o.schema != nil:
-		switch string(o.schema.text) { // a boolean is a schema, and Ollama takes none
-		case "true":
-			return json.RawMessage(`{}`)
-		case "false":
-			return json.RawMessage(`{"not":{}}`)
-		}
-		return o.schema.text
+		return o.schema.asked
 	}
 	return nil
 }
