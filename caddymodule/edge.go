@@ -18,8 +18,8 @@ type Edge struct {
 	// replaced, by a regular expression as it stands.
 	Redact []string `json:"redact,omitempty"`
 
-	// How many tokens a run may take at most, estimated before it starts. Default:
-	// 100000.
+	// How many tokens a run may take at most, estimated before it starts, at least 1049:
+	// an answer alone counts 1024. Default: 100000.
 	Budget int `json:"budget,omitempty"`
 
 	// The tools that an action may name. Default: none.
@@ -62,8 +62,8 @@ func checkRedact(v string) error {
 }
 
 func checkBudget(v string) error {
-	if n, err := strconv.Atoi(v); err != nil || n < 1 || n > maxBudget {
-		return fmt.Errorf("'%s' is not a number of tokens: want 1 to %d", v, maxBudget)
+	if n, err := strconv.Atoi(v); err != nil || n < edge.LeastBudget || n > maxBudget {
+		return fmt.Errorf("'%s' is not a number of tokens that a run could do with: want %d to %d", v, edge.LeastBudget, maxBudget)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func TestLoadErrors(t *testing.T) {
 		{"pattern for nothing", global("edge {\nredact {env.T_ANY}\n}"), "edge: redact {env.T_ANY}: with its placeholders replaced it matches the empty text"},
 		{"pattern of another placeholder", global("edge {\nredact {system.hostname}\n}"), "edge: redact: {system.hostname} is no placeholder that a pattern takes"},
 		{"tool", global("edge {\ntools {env.T_UNSET}\n}"), "edge: tools: "},
-		{"budget by placeholder", global("edge {\nbudget {env.T_KEY}\n}"), "budget: '{env.T_KEY}' is not a number of tokens"},
+		{"budget by placeholder", global("edge {\nbudget {env.T_KEY}\n}"), "budget: '{env.T_KEY}' is not a number of tokens that a run could do with"},
 		{"name of a label", global("embedded_node {\nlabel {env.T_KEY}=x\n}"), "label: '{env.T_KEY}': a placeholder may stand for a label's value"},
 		{"name of a node's label", global("profile p {\nnodes {env.T_KEY}=x\n}"), "nodes: '{env.T_KEY}': a placeholder may stand for a label's value"},
 		{"open to the world", ":11435 {\n\tfairway\n}\n", "refusing to serve anyone: the site listens beyond loopback"},
