@@ -131,6 +131,9 @@ func pairs(v *map[string]string) func(d *caddyfile.Dispenser) error {
 			if _, twice := (*v)[name]; !ok || name == "" || value == "" || twice {
 				return d.Errf("%s: '%s': want NAME=VALUE, each name once", word, a)
 			}
+			if err := checkLabelName(name); err != nil {
+				return d.WrapErr(fmt.Errorf("%s: %w", word, err))
+			}
 			(*v)[name] = value
 		}
 		return nil

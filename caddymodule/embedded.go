@@ -108,6 +108,9 @@ func (e *EmbeddedNode) resolve(repl resolver) (cfg nodeclient.Config, providers 
 		return cfg, nil, err
 	}
 	for k, v := range e.Labels {
+		if err := checkLabelName(k); err != nil {
+			return cfg, nil, fmt.Errorf("label: %w", err)
+		}
 		if cfg.Labels[k], err = repl.value("label "+k, v, "", nil); err != nil {
 			return cfg, nil, err
 		}

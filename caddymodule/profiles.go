@@ -107,6 +107,9 @@ func (p *Profile) resolve(slots []gateway.Slot, repl resolver) (out gateway.Prof
 		return out, err
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Nodes)) {
+		if err := checkLabelName(k); err != nil {
+			return out, fmt.Errorf("nodes: %w", err)
+		}
 		if out.Nodes == nil {
 			out.Nodes = map[string]string{}
 		}

@@ -34,6 +34,8 @@ func TestLoadErrors(t *testing.T) {
 	t.Setenv("T_EMPTY", "")
 	t.Setenv("T_KEY", "sk-test-alpha-0001")
 	t.Setenv("T_BAD", "NOT A NAME")
+	t.Setenv("T_PATTERN", "sk-test-(unclosed")
+	t.Setenv("T_ANY", "a*")
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
@@ -55,6 +57,16 @@ func TestLoadErrors(t *testing.T) {
 		{"no target", global("embedded_node {\nollama off\n}"), "embedded_node: no target: ollama is off"},
 		{"target twice", global("embedded_node {\ntarget vllm=openai:http://127.0.0.1:8000\ntarget vllm=ollama:http://127.0.0.1:8001\n}"), "target vllm is given twice"},
 		{"credits", global("embedded_node {\ncredits vllm=4\n}"), "embedded_node: credits for vllm: there is no such target"},
+		{"unset pattern", global("edge {\nredact {env.T_UNSET}\n}"), "edge: redact: "},
+		{"unset in a pattern", global("edge {\nredact \\d{3}-{env.T_UNSET}\n}"), "edge: redact: "},
+		{"empty pattern file", global("edge {\nredact {file." + empty + "}\n}"), "the file " + empty + " is empty"},
+		{"bad pattern", global("edge {\nredact {env.T_PATTERN}\n}"), "edge: redact {env.T_PATTERN}: with its placeholders replaced it is no regular expression"},
+		{"pattern for nothing", global("edge {\nredact {env.T_ANY}\n}"), "edge: redact {env.T_ANY}: with its placeholders replaced it matches the empty text"},
+		{"pattern of another placeholder", global("edge {\nredact {system.hostname}\n}"), "edge: redact: {system.hostname} is no placeholder that a pattern takes"},
+		{"tool", global("edge {\ntools {env.T_UNSET}\n}"), "edge: tools: "},
+		{"budget by placeholder", global("edge {\nbudget {env.T_KEY}\n}"), "budget: '{env.T_KEY}' is not a number of tokens that a run could do with"},
+		{"name of a label", global("embedded_node {\nlabel {env.T_KEY}=x\n}"), "label: '{env.T_KEY}': a placeholder may stand for a label's value"},
+		{"name of a node's label", global("profile p {\nnodes {env.T_KEY}=x\n}"), "nodes: '{env.T_KEY}': a placeholder may stand for a label's value"},
 		{"open to the world", ":11435 {\n\tfairway\n}\n", "refusing to serve anyone: the site listens beyond loopback"},
 		{"open to the world by name", "http://127.0.0.1:11435 {\n\tfairway\n}\n", "refusing to serve anyone"},
 		{"one of two addresses", "http://:11435 {\n\tbind 127.0.0.1 192.0.2.1\n\tfairway\n}\n", "refusing to serve anyone"},

@@ -151,6 +151,14 @@ func fileError(value string) error {
 // hasPlaceholder tells that a value is not known before the config is loaded.
 func hasPlaceholder(v string) bool { return strings.Contains(v, "{") }
 
+// checkLabelName refuses a placeholder where none is replaced: no node has a label of that name.
+func checkLabelName(name string) error {
+	if hasPlaceholder(name) {
+		return fmt.Errorf("'%s': a placeholder may stand for a label's value, not for its name", name)
+	}
+	return nil
+}
+
 // defaultName is the host's name in the spelling of a gateway's.
 func defaultName() string {
 	host, err := os.Hostname()

@@ -24,6 +24,7 @@ type question struct {
 	start    time.Time
 	hear     func(delta string) error // nil: nobody listens
 	tally    *ollama.Tally            // may be nil
+	lent     bool                     // a credential goes along
 }
 
 // newQuestion asks a provider of some kind; model is its name for the model, or "" for the caller's.
@@ -84,6 +85,9 @@ type outcome struct {
 // read makes the result of an answer whose head has come. It does not look at the run's context: the end of that shows as a broken answer.
 func (q *question) read(resp *adapter.Response) outcome {
 	if code := edge.StatusCode(resp.Status); code != "" {
+		if q.lent {
+			code = edge.Lent(code)
+		}
 		return q.failed(code, nil)
 	}
 	buf := pieces.Get().(*[pieceSize]byte)

@@ -1,11 +1,13 @@
 package nodeclient
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -220,5 +222,33 @@ func TestAskNeverPanics(t *testing.T) {
 	p.dial = func(context.Context) error { panic("a fault") }
 	if m := Ask(t.Context(), p, parsed(t, request(schemaOperator, "x")), edge.Gates{}); m.DegradeDetail != "internal" {
 		t.Errorf("%+v", m)
+	}
+}
+
+// A provider's own no is told from an answer that is none, and a lease is spoken of only where there was one.
+func TestAskRefused(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int][2]string{
+		400: {"bad_response: provider_refused", "bad_response: provider_refused"},
+		401: {"refused: provider_locked", "lease: credential_rejected"},
+		403: {"refused: provider_locked", "lease: credential_rejected"},
+		500: {"bad_response: provider_error", "bad_response: provider_error"},
+	} {
+		url := "http://" + listener(t, func(c net.Conn) {
+			_, _ = http.ReadRequest(bufio.NewReader(c))
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n", status)
+			_ = c.Close()
+		})
+		r := parsed(t, request(schemaOperator, "x"))
+		for _, openai := range []bool{false, true} {
+			if m := Ask(t.Context(), at(t, url, openai), r, edge.Gates{}); m.DegradeDetail != want[0] {
+				t.Errorf("%d: %+v, want %s", status, m, want[0])
+			}
+		}
+		q := newQuestion(r, "", "ollama", time.Now())
+		q.lent = true
+		if o := q.read(&adapter.Response{Status: status}); o.result.DegradeDetail != want[1] {
+			t.Errorf("%d with a credential: %+v, want %s", status, o.result, want[1])
+		}
 	}
 }

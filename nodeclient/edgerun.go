@@ -140,7 +140,7 @@ func readTyped(body []byte, kind string) (*edge.Request, string) {
 // execute asks the provider, once.
 func (t *typed) execute(ctx context.Context, req *edge.Request) {
 	q := newQuestion(req, t.Open.Model, t.target.kind, t.start)
-	q.tally = ollama.NewTally(t.endpoint)
+	q.tally, q.lent = ollama.NewTally(t.endpoint), t.lease != nil
 	ctx, stop := context.WithDeadlineCause(ctx, t.start.Add(req.Deadline()), errDeadline)
 	defer stop()
 	t.q.Store(q)

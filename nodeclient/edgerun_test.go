@@ -382,7 +382,7 @@ func TestTypedTrouble(t *testing.T) {
 		"truncate": "", "unfinished": "", "short": "unreachable: provider_unreachable",
 		"bighead": "bad_response: bad_provider_response", "badstatus": "bad_response: bad_provider_response", "garbage": "bad_response: bad_provider_response",
 		"twolengths": "bad_response: bad_provider_response", "badheader": "bad_response: bad_provider_response", "switch": "bad_response: bad_provider_response",
-		"500": "bad_response: provider_error", "redirect": "bad_response: provider_error", "early": "bad_response: provider_error",
+		"500": "bad_response: provider_error", "redirect": "bad_response: provider_error", "early": "bad_response: provider_refused",
 		"extra": "bad_response: bad_provider_response", "trailer": "bad_response: bad_provider_response",
 	} {
 		t.Run(kind, func(t *testing.T) {

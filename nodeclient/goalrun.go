@@ -68,7 +68,7 @@ func (t *typed) goal(ctx context.Context, req *edge.Request) {
 		t.over(ctx, err)
 		return
 	}
-	goal := goals.Goal{Workflow: req.Operator.Workflow, Slots: in, Deadline: req.Deadline()}
+	goal := goals.Goal{Workflow: req.Operator.Workflow, Slots: in, Deadline: req.Deadline(), Lent: t.lease != nil}
 	if req.Stream {
 		t.events = edge.NewEvents(t, edge.NDJSON, t.Open.Run, t.Open.SessionId)
 		goal.Progress = func(s edge.RunState) {

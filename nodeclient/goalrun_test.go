@@ -137,7 +137,7 @@ func TestGoalEnds(t *testing.T) {
 	t.Run("no key", func(t *testing.T) {
 		t.Parallel()
 		_, _, s := goalNode(t, fakegoals.Options{Key: "k"})
-		if m, _ := typedAsk(t, s, goalRequest(), atCloud); !strings.HasPrefix(m.DegradeDetail, "lease: credential_rejected") {
+		if m, _ := typedAsk(t, s, goalRequest(), atCloud); !strings.HasPrefix(m.DegradeDetail, "refused: provider_locked: submission was answered 401") {
 			t.Errorf("%+v", m)
 		}
 	})

@@ -264,17 +264,48 @@ func (c *Contract) output(values []string) []byte {
 	return append(b, '}')
 }
 
+// script is a text for a model in which the author's words are told from ours: the redaction gate looks at his.
+type script struct {
+	text strings.Builder
+	own  []string
+}
+
+// quote puts words of the author's into the text, as JSON spells them.
+func (s *script) quote(words string) {
+	s.own = append(s.own, words)
+	s.text.Write(appendString(nil, words))
+}
+
 // rules tells a model, in words, what the contract will check.
 func (c *Contract) rules() string {
-	var b strings.Builder
+	var s script
+	c.say(&s)
+	return s.text.String()
+}
+
+// say writes the rules. Whatever is the author's goes through quote.
+func (c *Contract) say(s *script) {
+	b := &s.text
 	b.WriteString("Answer with one JSON object and nothing else. It has exactly these members, each of them a string:\n")
 	for _, fd := range c.fields {
+		b.WriteString("- ")
+		s.quote(fd.name)
 		if fd.mode == verbatim {
-			fmt.Fprintf(&b, "- %q: words copied exactly from one of the texts, at most %d characters; %q where no text has them\n",
-				fd.name, c.maxValueChars, c.sentinel)
+			fmt.Fprintf(b, ": words copied exactly from one of the texts, at most %d characters; ", c.maxValueChars)
+			s.quote(c.sentinel)
+			b.WriteString(" where no text has them\n")
 			continue
 		}
-		fmt.Fprintf(&b, "- %q: exactly one of %s\n", fd.name, appendStrings(nil, fd.labels))
+		b.WriteString(": exactly one of ")
+		for i, label := range fd.labels {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			s.quote(label)
+		}
+		b.WriteByte('\n')
 	}
-	return b.String()
+	if c.maxValueChars != valueChars {
+		s.own = append(s.own, strconv.Itoa(c.maxValueChars))
+	}
 }

@@ -27,8 +27,8 @@
 //
 // A verbatim value has to be in one input text: after control characters are taken out of it and white space is collapsed in both, as a
 // case-sensitive substring. A value of one or two letters has to stand there as a word of its own, for as part of a word it would be in nearly
-// every text. What is in none becomes the contract's sentinel. A closed-set value has to be one of the author's labels, in any case and
-// spacing; the output has the author's spelling. Lengths and offsets are Unicode code points.
+// every text. What is in none becomes the contract's sentinel, and so does a value of which a redaction left masks only. A closed-set value has to be one
+// of the author's labels, in any case and spacing; the output has the author's spelling. Lengths and offsets are Unicode code points.
 //
 // # The cloud
 //

@@ -20,6 +20,9 @@ const (
 	codeNoModel     = "no_such_model"
 	codeBusy        = "provider_busy"
 	codeInternal    = "internal"
+	codeRefused     = "provider_refused"    // it does not take the request: a schema that it cannot use, a model that cannot do it
+	codeLocked      = "provider_locked"     // it asks for a credential, and the run has none
+	codeRejected    = "credential_rejected" // it does not take the one that the run has, or the node does not
 
 	badResponse    failure = "bad_provider_response" // not what the protocol says
 	providerFailed failure = "provider_error"        // its own word for an error
@@ -39,9 +42,9 @@ var classes = []struct {
 	}},
 	{"model_missing", OtherError, []string{codeNoModel}},
 	{"busy", OtherError, []string{codeBusy, "queue_full", "queue_timeout", "node_busy", "rate_limited"}},
-	{"bad_response", OtherError, []string{string(badResponse), string(providerFailed), "provider_answered"}},
-	{"lease", OtherError, []string{"credential_unavailable", "credential_denied", "credential_rejected"}}, // and lease_…
-	{"refused", OtherError, []string{"forbidden", "unauthorized", "not_allowed", "bad_run", "bad_request", "unsupported_kind", "client_body_error"}},
+	{"bad_response", OtherError, []string{string(badResponse), string(providerFailed), codeRefused, "provider_answered"}},
+	{"lease", OtherError, []string{"credential_unavailable", "credential_denied", codeRejected}}, // and lease_…
+	{"refused", OtherError, []string{"forbidden", "unauthorized", "not_allowed", "bad_run", "bad_request", "unsupported_kind", "client_body_error", codeLocked}},
 	{"canceled", OtherError, []string{codeCanceled, "client_stalled"}},
 	{"internal", OtherError, []string{codeInternal}},
 }
@@ -110,7 +113,8 @@ func TransportCode(err error) string {
 	return codeUnreachable // refused, no such name, a time-out, a reset, TLS, an end too soon: nobody there who answers
 }
 
-// StatusCode is the code of a provider's HTTP status that is no success, and "" of one that is.
+// StatusCode is the code of a provider's HTTP status that is no success, and "" of one that is. It is that of a run without a credential: see
+// [Lent].
 func StatusCode(status int) string {
 	switch {
 	case status >= 200 && status < 300:
@@ -120,7 +124,17 @@ func StatusCode(status int) string {
 	case status == 429, status == 503:
 		return codeBusy
 	case status == 401, status == 403:
-		return "credential_rejected"
+		return codeLocked
+	case status == 400, status == 413, status == 422:
+		return codeRefused
 	}
 	return string(providerFailed)
+}
+
+// Lent is what a code of [StatusCode] means where a credential was lent for the run.
+func Lent(code string) string {
+	if code == codeLocked {
+		return codeRejected
+	}
+	return code
 }

@@ -33,6 +33,10 @@ func TestFail(t *testing.T) {
 		{"rate_limited", OtherError, "busy: rate_limited"},
 		{"bad_provider_response", OtherError, "bad_response: bad_provider_response"},
 		{"provider_error", OtherError, "bad_response: provider_error"},
+		{"provider_refused", OtherError, "bad_response: provider_refused"},
+		{"provider_locked", OtherError, "refused: provider_locked"},
+		{Lent("provider_locked"), OtherError, "lease: credential_rejected"},
+		{Lent("provider_refused"), OtherError, "bad_response: provider_refused"},
 		{"credential_denied", OtherError, "lease: credential_denied"},
 		{"credential_unavailable", OtherError, "lease: credential_unavailable"},
 		{"lease_revoked", OtherError, "lease: lease_revoked"},
@@ -108,8 +112,8 @@ func TestTransportCode(t *testing.T) {
 func TestStatusCode(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		200: "", 204: "", 404: "no_such_model", 503: "provider_busy", 429: "provider_busy", 401: "credential_rejected", 403: "credential_rejected",
-		400: "provider_error", 500: "provider_error", 502: "provider_error", 302: "provider_error", 101: "provider_error", 0: "provider_error",
+		200: "", 204: "", 404: "no_such_model", 503: "provider_busy", 429: "provider_busy", 401: "provider_locked", 403: "provider_locked",
+		400: "provider_refused", 413: "provider_refused", 422: "provider_refused", 500: "provider_error", 502: "provider_error", 302: "provider_error", 101: "provider_error", 0: "provider_error",
 	} {
 		if got := StatusCode(status); got != want {
 			t.Errorf("%d: got %q, want %q", status, got, want)

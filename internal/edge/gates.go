@@ -45,6 +45,9 @@ type Budget struct {
 // DefaultBudget is the budget, in tokens, where none is configured.
 const DefaultBudget = 100_000
 
+// LeastBudget is the least budget, in tokens, with which any run of a model can pass: the longest answer, and the shortest question.
+const LeastBudget = numPredict + 25
+
 // Check admits a run, or its next attempt, that would bring what the run has taken to so many tokens; see [Operator.Tokens].
 func (b Budget) Check(tokens int) *Denial {
 	most := b.Tokens

@@ -88,6 +88,14 @@ func TestGateBudgetPass(t *testing.T) {
 	}
 }
 
+// TestLeastBudget: a smaller budget would stop every run, and this one does not.
+func TestLeastBudget(t *testing.T) {
+	t.Parallel()
+	if n := operatorOf(t, `{"kind":"schema","model":"m","prompt":"p","schema":{}}`).Tokens(nil); n != LeastBudget {
+		t.Errorf("the least run takes %d tokens, not %d", n, LeastBudget)
+	}
+}
+
 func TestGateBudgetDeny(t *testing.T) {
 	t.Parallel()
 	deny(t, Budget{}.Check(DefaultBudget+1), GateBudget, "more tokens")

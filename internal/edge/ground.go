@@ -1,5 +1,10 @@
 package edge
 
+import (
+	"strings"
+	"unicode"
+)
+
 // grounding is what is left of a model's answer once every value has been looked up again.
 type grounding struct {
 	values   []string // one a field: the value, or the sentinel
@@ -46,7 +51,12 @@ func (c *Contract) quotable(v *node) (string, bool) {
 		return "", false
 	}
 	value := clean(v.text)
-	return value, value != "" && value != c.sentinel && length(value) <= c.maxValueChars
+	return value, value != "" && value != c.sentinel && length(value) <= c.maxValueChars && !masked(value)
+}
+
+// masked reports whether nothing can be read in a value: it has masks, and besides at most what stands between them.
+func masked(value string) bool {
+	return strings.Contains(value, mask) && !strings.ContainsFunc(value, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) })
 }
 
 // label gives the author's spelling of what a model said in any case and spacing, or as a boolean or number.

@@ -261,3 +261,26 @@ func BenchmarkGround20000(b *testing.B) {
 		}
 	}
 }
+
+// TestGroundMasked: where everything was taken out of a text, nothing was read.
+func TestGroundMasked(t *testing.T) {
+	t.Parallel()
+	in, d := redaction(t, `\d+`).Apply(contractOperator(t), Input{{"a", "card 4711-0815 00 of Mia, 12€ 34"}})
+	pass(t, d)
+	for said, want := range map[string]string{
+		"████": "", "████-████ ██": "", "██€ ██": "", "█": "", " ██ ": "",
+		"card ████": "card ████", "██ of Mia": "██ of Mia",
+	} {
+		o := operatorOf(t, `{"kind":"contract","model":"m","contract":{"contract_id":"c","prompt_template":"p","fields":[{"name":"v"}]}}`)
+		r := o.Judge(Said{Text: `{"v":"` + said + `"}`}, in, Origin{})
+		if status := map[bool]Status{true: Uncertain, false: Success}[want == ""]; r.Status != status {
+			t.Errorf("%s: %s, want %s", said, r.Status, status)
+		}
+		if want == "" {
+			want = noValue
+		}
+		if string(r.Output) != `{"v":"`+want+`"}` {
+			t.Errorf("%s: %s, want %s", said, r.Output, want)
+		}
+	}
+}

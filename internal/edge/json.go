@@ -427,6 +427,20 @@ func (n *node) compact() json.RawMessage {
 	return json.RawMessage("null")
 }
 
+// appendTexts appends every string in the value, the names of members among them.
+func (n *node) appendTexts(all []string) []string {
+	if n.kind == jsonText {
+		all = append(all, n.text)
+	}
+	for _, v := range n.items {
+		all = v.appendTexts(all)
+	}
+	for _, k := range n.keys {
+		all = n.members[k].appendTexts(append(all, k))
+	}
+	return all
+}
+
 // size is the weight of a value for budgets: how many values it has, how many bytes its strings and names have together, and how deep it is.
 func (n *node) size() (values, bytes, depth int) {
 	values = 1

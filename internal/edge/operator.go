@@ -98,13 +98,25 @@ func (o *Operator) Format() json.RawMessage {
 	case o.contract != nil:
 		return o.contract.schema()
 	case o.schema != nil:
-		switch string(o.schema.text) { // a boolean is a schema, and Ollama takes none
-		case "true":
-			return json.RawMessage(`{}`)
-		case "false":
-			return json.RawMessage(`{"not":{}}`)
-		}
-		return o.schema.text
+		return o.schema.asked
 	}
 	return nil
+}
+
+// words are everything of its author's and its caller's that the operator sends: to a provider in a body, or to the cloud. Texts are as they are meant,
+// without the escapes that JSON gives them; a schema is there as it is written besides, for its numbers and for what stands side by side.
+func (o *Operator) words() []string {
+	own := []string{o.prompt, o.Model, o.Workflow}
+	switch {
+	case o.contract != nil:
+		var r script
+		o.contract.say(&r)
+		own = append(own, r.own...)
+	case o.schema != nil:
+		own = append(own, string(o.schema.text))
+		if n, refused := readJSON(o.schema.text, requestLimits); refused == nil {
+			own = n.appendTexts(own)
+		}
+	}
+	return own
 }

@@ -64,6 +64,28 @@ func TestOperatorFormat(t *testing.T) {
 	if got := schemaOperator(t, `true`); string(got.Format()) != "{}" || got.Origin() != (Origin{ModelID: "tiny", ModelVersion: "0"}) {
 		t.Errorf("got %s, %+v", got.Format(), got.Origin())
 	}
+	for schema, want := range map[string]string{
+		`{"type":"object","properties":{"answer":true,"none":false}}`:                                               `{"type":"object","properties":{"answer":{},"none":{"not":{}}}}`,
+		`{"prefixItems":[{"type":"string"},true],"items":true}`:                                                     `{"prefixItems":[{"type":"string"},{}],"items":{}}`,
+		`{"allOf":[true,{"not":false}],"$defs":{"a":true}}`:                                                         `{"allOf":[{},{"not":{"not":{}}}],"$defs":{"a":{}}}`,
+		`{"additionalProperties":false,"default":true,"const":false}`:                                               `{"additionalProperties":false,"default":true,"const":false}`,
+		`{"additionalProperties":{"items":true},"enum":[true]}`:                                                     `{"additionalProperties":{"items":{}},"enum":[true]}`,
+		`{"properties":{"additionalProperties":true,"\"q\"":{ "if":true}},"x-a":{"items":true},"uniqueItems":true}`: `{"properties":{"additionalProperties":{},"\"q\"":{"if":{}}},"x-a":{"items":true},"uniqueItems":true}`,
+	} {
+		o := schemaOperator(t, schema)
+		body, err := o.ChatBody(Ollama, nil, false)
+		if got := string(o.Format()); got != want || err != nil || !strings.Contains(string(body), `"format":`+want) {
+			t.Errorf("%s: %s, want %s; %s %v", schema, got, want, body, err)
+		}
+	}
+	// The answer is held to what the author wrote.
+	o := schemaOperator(t, `{"properties":{"answer":true,"none":false}}`)
+	if r := o.Judge(Said{Text: `{"answer":[1]}`}, nil, Origin{}); r.Status != Success {
+		t.Errorf("%+v", r)
+	}
+	if r := o.Judge(Said{Text: `{"none":1}`}, nil, Origin{}); r.Status != Invalid {
+		t.Errorf("%+v", r)
+	}
 	goal := &Operator{Kind: KindGoal, Workflow: "uw_x"}
 	if goal.Format() != nil || goal.Origin() != (Origin{ModelID: "uw_x", ModelVersion: "cloud"}) {
 		t.Errorf("goal: %s %+v", goal.Format(), goal.Origin())

@@ -1,8 +1,10 @@
 package edge
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -17,16 +19,23 @@ type Redaction struct{ patterns []*regexp.Regexp }
 func NewRedaction(patterns []string) (Redaction, error) {
 	var g Redaction
 	for _, p := range patterns {
-		if _, refused := program(p); refused != nil {
-			return Redaction{}, fmt.Errorf("redact %q %s", short(p, 40), refused.Problem)
+		if err := CheckPattern(p); err != nil {
+			return Redaction{}, fmt.Errorf("redact %q %w", short(p, 40), err)
 		}
-		re := regexp.MustCompile(p)
-		if re.MatchString("") {
-			return Redaction{}, fmt.Errorf("redact %q matches the empty text", short(p, 40))
-		}
-		g.patterns = append(g.patterns, re)
+		g.patterns = append(g.patterns, regexp.MustCompile(p))
 	}
 	return g, nil
+}
+
+// CheckPattern says why a pattern may not be used, without repeating it: one from outside a configuration may be what has to be kept.
+func CheckPattern(p string) error {
+	if _, refused := program(p); refused != nil {
+		return errors.New(refused.Problem)
+	}
+	if regexp.MustCompile(p).MatchString("") {
+		return errors.New("matches the empty text")
+	}
+	return nil
 }
 
 // Apply gives the input with every match replaced. The names of the texts and the operator's own words are not the gate's to change: a match
@@ -35,7 +44,7 @@ func (g Redaction) Apply(o *Operator, in Input) (Input, *Denial) {
 	if len(g.patterns) == 0 {
 		return in, nil
 	}
-	if g.matches(o.prompt) || g.matches(string(o.Format())) {
+	if slices.ContainsFunc(o.words(), g.matches) {
 		return nil, &Denial{GateRedaction, "the operator's own words hold what must not leave"}
 	}
 	out := make(Input, len(in))

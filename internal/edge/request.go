@@ -1,6 +1,10 @@
 package edge
 
-import "time"
+import (
+	"regexp"
+	"strings"
+	"time"
+)
 
 // Bounds of a request.
 const (
@@ -206,8 +210,8 @@ func readAction(n *node) (*Action, *FieldError) {
 			Source:   choice(g, "decision_source", ByHuman, ByHuman, ByExpiry),
 		}
 		if s := g.text("granted_at", maxName); s != "" {
-			at, err := time.Parse(time.RFC3339, s)
-			if err != nil {
+			at, ok := parseTime(s)
+			if !ok {
 				g.fail("granted_at", "is not a time of RFC 3339")
 			}
 			a.Authorization.GrantedAt = at
@@ -215,4 +219,17 @@ func readAction(n *node) (*Action, *FieldError) {
 		f.nest("authorization", g.done())
 	}
 	return a, f.done()
+}
+
+// rfc3339 is the grammar of RFC 3339, section 5.6. time.Parse also takes a comma, and an hour of one digit.
+var rfc3339 = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})$`)
+
+// parseTime reads a time as RFC 3339 writes it, its letters in either case.
+func parseTime(s string) (time.Time, bool) {
+	s = strings.ToUpper(s)
+	if !rfc3339.MatchString(s) {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339, s)
+	return at, err == nil
 }

@@ -196,3 +196,19 @@ func FuzzParseRequest(f *testing.F) {
 		}
 	})
 }
+
+// TestGrantedAt: a time is taken as RFC 3339 writes it, and in no other way.
+func TestGrantedAt(t *testing.T) {
+	t.Parallel()
+	want := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for s, ok := range map[string]bool{
+		"2026-01-02T03:04:05Z": true, "2026-01-02t03:04:05z": true, "2026-01-02T04:04:05+01:00": true, "2026-01-02T03:04:05.000Z": true,
+		"2026-01-02T03:04:05,0Z": false, "2026-01-02T3:04:05Z": false, "2026-01-02 03:04:05Z": false, "2026-01-02T03:04:05": false,
+		"2026-02-30T03:04:05Z": false, "2026-01-02T03:04:05.Z": false, "2026-01-02T03:04:05+0100": false, "2026-01-02T03:04:05Z\\n": false,
+	} {
+		r, err := ParseRequest([]byte(`{"operator":{"kind":"goal","workflow_id":"uw_x"},"action":{"tool":"x","risk":"R2","authorization":{"operator":"x","reason":"x","granted_at":"` + s + `"}}}`))
+		if (err == nil) != ok || ok && !r.Action.Authorization.GrantedAt.Equal(want) {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -18,7 +19,8 @@ const maxSchema = 128 << 10 // bytes
 
 // schema is a compiled JSON Schema with what checking an answer against it can cost. It may be used by many runs at once.
 type schema struct {
-	text  json.RawMessage // as the author wrote it, for the provider
+	text  json.RawMessage // as the author wrote it
+	asked json.RawMessage // for the provider: the same, without booleans in the place of schemas
 	whole *jsonschema.Schema
 	not   *jsonschema.Schema // {"not": whole}: a yes or no, without a list of everything that is wrong
 	costs costs
@@ -53,6 +55,12 @@ func compileSchema(n *node) (_ *schema, refused *FieldError) {
 		return nil, refused
 	}
 	s := &schema{text: n.compact(), costs: costs}
+	s.asked = s.text
+	if w.booleans {
+		if asked := appendAsked(nil, n); !bytes.Equal(asked, s.text) { // most have booleans in additionalProperties alone
+			s.asked = asked
+		}
+	}
 	defer func() {
 		// The library is well tested and read with distrust all the same: a schema comes from a caller.
 		if v := recover(); v != nil {

@@ -79,6 +79,7 @@ type walker struct {
 	places   map[string]int // part by JSON pointer
 	programs int
 	unique   bool // some list must have no entry twice
+	booleans bool // some schema is true or false
 }
 
 func (w *walker) schema(n *node, at string) *FieldError {
@@ -89,6 +90,7 @@ func (w *walker) schema(n *node, at string) *FieldError {
 	w.places[at] = len(w.parts)
 	w.parts = append(w.parts, p)
 	if n.kind == jsonBool {
+		w.booleans = true
 		return nil
 	}
 	if n.kind != jsonObject {

@@ -77,7 +77,7 @@ func TestTypedRuns(t *testing.T) {
 			"unavailable output_unparseable the answer is not JSON: unexpected end of JSON input (it was cut off at its longest)", "", "",
 		},
 		{"a model that is not there", typedSchema("absent", answerSchema(""), "x #json", ""), "unavailable error model_missing: no_such_model", "", ""},
-		{"a model that does not generate", typedSchema("tiny-embed", answerSchema(""), "x #json", ""), "unavailable error bad_response: provider_error", "", ""},
+		{"a model that does not generate", typedSchema("tiny-embed", answerSchema(""), "x #json", ""), "unavailable error bad_response: provider_refused", "", ""},
 	} {
 		for _, stream := range []string{"", `,"stream":true`} {
 			a, events := typed(t, p.g, strings.TrimSuffix(tc.body, "}")+stream+"}")

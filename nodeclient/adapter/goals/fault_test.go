@@ -23,6 +23,7 @@ func TestFaults(t *testing.T) {
 		cutOff = "unreachable: provider_unreachable"
 		broken = "bad_response: bad_provider_response"
 		failed = "bad_response: provider_error"
+		refuse = "bad_response: provider_refused"
 		busy   = "busy: provider_busy"
 		denied = "lease: credential_rejected"
 	)
@@ -36,14 +37,14 @@ func TestFaults(t *testing.T) {
 		asked  int  // how often a poll or confirmation is asked
 		lost   bool // a submission that may have made a job
 	}{
-		{status(400), failed, 1, false},
+		{status(400), refuse, 1, false},
 		{status(401), denied, 1, false},
 		{status(402), failed, 1, false},
 		{status(403), denied, 1, false},
 		{status(404), failed, 1, false}, // of a submission: the workflow
 		{status(408), failed, 5, true},
 		{status(409), failed, 1, false}, // of a confirmation: no failure
-		{status(422), failed, 1, false},
+		{status(422), refuse, 1, false},
 		{status(429), busy, 5, false},
 		{status(500), failed, 5, true},
 		{status(501), failed, 1, true},

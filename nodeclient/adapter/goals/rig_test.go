@@ -61,6 +61,7 @@ type report struct {
 // drive runs a goal at an origin as a node does. It may be called from any goroutine.
 func drive(ctx context.Context, t testing.TB, origin string, g Goal) (rep report) {
 	t.Helper()
+	g.Lent = true
 	a, err := New("cloud", origin)
 	if err != nil {
 		t.Error(err)

@@ -26,6 +26,7 @@ type Goal struct {
 	Workflow string        // uw_…
 	Slots    edge.Input    // empty ones are left out
 	Deadline time.Duration // 0: DefaultDeadline
+	Lent     bool          // a credential goes along
 	// Progress, if not nil, is told each time that the job has come further, before the result is there.
 	Progress func(edge.RunState)
 }
@@ -277,7 +278,11 @@ func (r *run) failed(err error) Outcome {
 		return r.over()
 	}
 	f, _ := errors.AsType[*failure](err) // ask and read have no other errors
-	o := r.outcome(edge.Fail(r.origin(), f.code))
+	code := f.code
+	if r.goal.Lent {
+		code = edge.Lent(code)
+	}
+	o := r.outcome(edge.Fail(r.origin(), code))
 	o.Result.DegradeDetail += ": " + f.step
 	if f.status != 0 {
 		o.Result.DegradeDetail += fmt.Sprintf(" was answered %d", f.status)

@@ -115,7 +115,7 @@ func TestEdgeRunUnavailable(t *testing.T) {
 		{"missing", []string{"--input", "@mail.txt", "--model", "none", "--warm-up"}, edge.Unavailable, edge.OtherError, "warm-up: missing: "},
 		{"deadline", []string{"--input", "@mail.txt", "--model", "t-slowload", "--deadline", "100ms"}, edge.Unavailable, edge.DeadlineExceeded, ""},
 		{"redacted name", []string{"--input", "x1234=@mail.txt", "--edge-redact", "[0-9]{4}"}, edge.Unavailable, edge.OtherError, ""},
-		{"budget", []string{"--input", "@mail.txt", "--edge-budget", "10"}, edge.Unavailable, edge.OtherError, ""},
+		{"budget", []string{"--input", "@mail.txt", "--edge-budget", "1049"}, edge.Unavailable, edge.OtherError, ""},
 		{"nobody", []string{"--input", "@mail.txt", "--ollama", "http://127.0.0.1:1", "--warm-up"}, edge.Unavailable, edge.ServerUnreachable, "warm-up: unreachable: "},
 	} {
 		code, out, errs := d.run("", append(append([]string{"run", "@invoice.json"}, tc.args...), "--json")...)
@@ -170,7 +170,7 @@ func TestEdgeMistakes(t *testing.T) {
 		{append([]string{"run", "@invoice.json", "--ollama", "ftp://x"}, mail...), "scheme"},
 		{append([]string{"run", "@invoice.json", "--ollama", "http://x", "--openai", "http://y"}, mail...), "one of them"},
 		{append([]string{"run", "@invoice.json", "--edge-redact", "("}, mail...), "edge-redact"},
-		{append([]string{"run", "@invoice.json", "--edge-budget", "0"}, mail...), "edge-budget"},
+		{append([]string{"run", "@invoice.json", "--edge-budget", "1048"}, mail...), "edge-budget"},
 		{append([]string{"run", "@invoice.json", "--walk"}, mail...), "usage: fairway-node edge run"},
 		{[]string{"probe", "x"}, "flags only"},
 		{[]string{"probe", "--vram-mb=-1"}, "0 or more"},
@@ -264,7 +264,7 @@ func TestEdgeGatesOfTheNode(t *testing.T) {
 		t.Errorf("%q %v", s.edgeRedact, err)
 	}
 	env, _, _ = testEnv(nil)
-	for _, args := range [][]string{{"--edge-budget", "0"}, {"--edge-approve", "R2"}, {"--edge-redact", "("}} {
+	for _, args := range [][]string{{"--edge-budget", "1048"}, {"--edge-approve", "R2"}, {"--edge-redact", "("}} {
 		if s, err = read(env, "run", args); err != nil {
 			t.Fatal(err)
 		}

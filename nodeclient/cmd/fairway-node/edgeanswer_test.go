@@ -34,7 +34,7 @@ func TestClientCompute(t *testing.T) {
 		{"nobody", none, "unavailable: unreachable", "", []string{"@step.json", "--input", "f1=@file.txt", "--model", "t-say", "--ollama", "http://127.0.0.1:1"}},
 		{"missing", none, "unavailable: model_missing", "", []string{"@step.json", "--input", "f1=@file.txt", "--model", "gone"}},
 		{"deadline", none, "unavailable: deadline_ms=100", "", []string{"@step.json", "--input", "f1=@file.txt", "--model", "t-slowload", "--deadline", "100ms"}},
-		{"budget", none, "unavailable: gate: budget", "", []string{"@step.json", "--input", "f1=@file.txt", "--model", "t-say", "--edge-budget", "10"}},
+		{"budget", none, "unavailable: gate: budget", "", []string{"@step.json", "--input", "f1=@file.txt", "--model", "t-say", "--edge-budget", "1049"}},
 	} {
 		code, out, errs := d.run(tc.stdin, append([]string{"answer"}, tc.args...)...)
 		if code != exitOK || out != tc.want+"\n" || !strings.HasPrefix(errs, tc.says) || tc.says == "" && errs != "" {

@@ -196,8 +196,8 @@ func (s *settings) gates() (edge.Gates, error) {
 }
 
 func edgeGates(redact []string, budget int, tools []string, approve string) (g edge.Gates, err error) {
-	if budget <= 0 {
-		return g, usagef("edge-budget %d: want more than 0", budget)
+	if budget < edge.LeastBudget {
+		return g, usagef("edge-budget %d: want %d or more, for less would stop every run", budget, edge.LeastBudget)
 	}
 	g.Budget, g.Tools = edge.Budget{Tokens: budget}, tools
 	if g.Redaction, err = edge.NewRedaction(redact); err != nil {
