@@ -64,6 +64,12 @@ func TestCommandExitStatus(t *testing.T) {
 		{"token", 2, "--node NAME is missing"},
 		{"token --node Jetson", 2, "not a name"},
 		{"token --node jetson --ttl soon", 2, "want a duration"},
+		{"token --node jetson --ttl 0", 2, "ttl '0': want 1s to 30d"},
+		{"token --node jetson --ttl -1h", 2, "want 1s to 30d"},
+		{"token --node jetson --ttl 31d", 2, "want 1s to 30d"},
+		{"token --node embedded-gw1", 2, "the gateway's own"},
+		{"drain NO", 2, "node 'NO' is not a name"},
+		{"undrain a/b", 2, "node 'a/b' is not a name"},
 		{"token --node jetson --uses 0", 2, "--uses 0: want 1 to 1000"},
 		{"token --node jetson --offline", 2, "--config FILE"},
 		{"token --node jetson --offline --config /no/such/Caddyfile --adapter caddyfile", 1, "no such file"},
@@ -109,6 +115,14 @@ func TestCommandsAgainstAGateway(t *testing.T) {
 		}
 		if strings.HasSuffix(c.args, "--json") && json.Unmarshal([]byte(out), new([]map[string]any)) != nil {
 			t.Errorf("%s: not an array of objects: %s", c.args, out)
+		}
+	}
+	for args, unknown := range map[string]bool{
+		"drain workbench": true, "undrain workbench": true, "drain workbench --json": true, "drain embedded-gw1": false, "undrain embedded-gw1": false,
+	} {
+		code, _, notes, err := run(append(strings.Fields(args), from...)...)
+		if code != 0 || strings.Contains(notes, "knows no node that is called workbench now; was it misspelt?") != unknown || !unknown && notes != "" {
+			t.Errorf("%s: %d, %v, %q", args, code, err, notes)
 		}
 	}
 	online := append([]string{"token", "--node", "jetson", "--ttl", "30m", "--uses", "2"}, from...)
