@@ -141,6 +141,9 @@ func (x *exchange) mayPin() error {
 	if !x.h.mayManage(x.principal) {
 		return fail(codeForbidden, "principal %s may not choose a node (see the manage option)", x.principal)
 	}
+	if x.h.hub.Superseded() {
+		return errStore
+	}
 	if !x.h.hub.fleet.Has(x.node) {
 		return fail(codeNoNode, "node %q is not connected", x.node)
 	}
