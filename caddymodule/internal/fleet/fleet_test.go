@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/internal/store"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -161,6 +164,46 @@ func TestPickPrefersLoadedThenIdleThenTurn(t *testing.T) {
 		if c := n.Targets[0].Credits; c.Free != c.Granted {
 			t.Errorf("%s: %d of %d credits are back", n.Name, c.Free, c.Granted)
 		}
+	}
+}
+
+// Two models under one name: a want with a digest goes to who has it as long as he has room, one without to either, and people learn of it once.
+func TestPickPrefersTheDigest(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.WarnLevel)
+	f := newFleet(t)
+	f.cfg.Log = func() *zap.Logger { return zap.New(core) }
+	other := func() *tunnel.Target {
+		o := offer(2, "m")
+		o.Models[0].Json = []byte(strings.ReplaceAll(string(o.Models[0].Json), "aaaa", "bbbb"))
+		return o
+	}
+	join(t, f, "a", offer(2, "m"))
+	b := other()
+	b.Loaded = loaded("m")
+	s := join(t, f, "b", b)
+	join(t, f, "c", offer(2, "m"))
+	if err := f.status(s, []*tunnel.Target{other()}); err != nil {
+		t.Fatal(err)
+	}
+	if all := logs.All(); len(all) != 1 || all[0].ContextMap()["model"] != "m" || fmt.Sprint(all[0].ContextMap()["nodes"]) != "[a b]" {
+		t.Errorf("logged %v", all)
+	}
+	m, ok := f.Model(key(t, "m"), "")
+	if !ok || m.Digest != strings.Repeat("a", 64) {
+		t.Fatalf("%v %+v", ok, m)
+	}
+	w := &Want{Model: key(t, "m"), Digest: m.Digest}
+	for range 2 * places {
+		if p := acquire(t, f, w); p.Node() == "b" {
+			t.Fatal("b holds another model")
+		}
+	}
+	if p := acquire(t, f, w); p.Node() != "b" {
+		t.Errorf("got %s, want the one who has room", p.Node())
+	}
+	if p := acquire(t, f, &Want{Model: key(t, "m"), Credit: true}); p.Node() != "b" {
+		t.Errorf("got %s for a run, want the one who has it loaded", p.Node())
 	}
 }
 

@@ -180,6 +180,7 @@ func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) 
 	if err := f.cfg.Store.Ready(ctx, s.Node(), f.cfg.Gateway, s.Generation()); err != nil {
 		return storeErr(err)
 	}
+	defer f.warnDifferent()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seat := f.seatOf(s)
@@ -202,6 +203,7 @@ func (f *Fleet) Status(s *tunnel.Session, targets []*tunnel.Target) error {
 }
 
 func (f *Fleet) status(s Session, targets []*tunnel.Target) error {
+	defer f.warnDifferent()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seat := f.seatOf(s)
