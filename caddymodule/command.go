@@ -166,14 +166,14 @@ func nodeTable(w io.Writer, rows []fleet.NodeView) {
 		}
 		head := []string{n.Name, n.State, ago(n.Since), generation}
 		if len(n.Targets) == 0 {
-			t.row(append(head, "", "", "", "", n.Version)...)
+			t.row(append(head, "", "", "", "", short(n.Version))...)
 		}
 		for _, g := range n.Targets {
-			name := g.Name
+			name := short(g.Name)
 			if !g.Reachable {
 				name += " (unreachable)"
 			}
-			t.row(append(head, name, g.Adapter, fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), n.Version)...)
+			t.row(append(head, name, short(g.Adapter), fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), short(n.Version))...)
 			head = []string{" ", " ", " ", " "} // the node's further targets
 		}
 	}
@@ -183,7 +183,7 @@ func nodeTable(w io.Writer, rows []fleet.NodeView) {
 func runTable(w io.Writer, rows []gateway.RunView) {
 	t := newTable(w, "RUN", "STARTED", "STATE", "OUTCOME", "CODE", "PRINCIPAL", "MODEL", "NODE", "QUEUED", "FIRST BYTE", "BYTES")
 	for _, r := range rows {
-		t.row(r.Run, ago(r.Started), r.State, r.Outcome, r.Code, r.Principal, r.Model, r.Node, millis(r.QueuedMS), millis(r.FirstByteMS), fmt.Sprint(r.Bytes))
+		t.row(r.Run, ago(r.Started), r.State, r.Outcome, r.Code, short(r.Principal), short(r.Model), r.Node, millis(r.QueuedMS), millis(r.FirstByteMS), fmt.Sprint(r.Bytes))
 	}
 	t.end("no runs")
 }

@@ -163,6 +163,24 @@ func TestNodeTableMarksUnreachableTargets(t *testing.T) {
 	}
 }
 
+// TestTablesAreNarrow: what callers and nodes call things does not push other columns
+// out of sight.
+func TestTablesAreNarrow(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 400)
+	var out bytes.Buffer
+	runTable(&out, []gateway.RunView{{Run: "r1", Principal: long, Model: long, Node: "n1"}, {Run: "r2", Model: strings.Repeat("é", widest)}})
+	nodeTable(&out, []fleet.NodeView{{Name: "n1", Version: long, Targets: []fleet.TargetView{{Name: long, Adapter: long, Reachable: true, Models: []string{long, long, long, long}}}}})
+	for line := range strings.Lines(out.String()) {
+		if n := len([]rune(line)); n > 400 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	if text := out.String(); strings.Count(text, "…") != 8 || !strings.Contains(text, strings.Repeat("é", widest)) || !strings.Contains(text, "… +1") {
+		t.Error(text)
+	}
+}
+
 func TestKeyNew(t *testing.T) {
 	code, out, _, err := run("key", "new", "alice", "--json")
 	var keys []keyView
