@@ -30,6 +30,7 @@ type fakeSession struct {
 	mu     sync.Mutex
 	state  tunnel.State
 	closed tunnel.CloseCode
+	drains int // how often it was told that it is taken out
 }
 
 func (s *fakeSession) Node() string              { return s.node }
@@ -47,7 +48,14 @@ func (s *fakeSession) State() tunnel.State {
 	return s.state
 }
 func (s *fakeSession) Probe(context.Context) error { return s.probe }
-func (s *fakeSession) Drain(string, bool) error    { return nil }
+func (s *fakeSession) Drain(_ string, leave bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !leave {
+		s.drains++
+	}
+	return nil
+}
 func (s *fakeSession) Close(c tunnel.CloseCode, _ string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,6 +213,37 @@ func TestPickPrefersTheDigest(t *testing.T) {
 	if p := acquire(t, f, &Want{Model: key(t, "m"), Credit: true}); p.Node() != "b" {
 		t.Errorf("got %s for a run, want the one who has it loaded", p.Node())
 	}
+}
+
+// A node is told once that it is taken out, and once more when it comes back and still is.
+func TestDrainedNodeIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		told := func(s *fakeSession, want int) {
+			t.Helper()
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.drains != want {
+				t.Errorf("told %d times, want %d", s.drains, want)
+			}
+		}
+		s := join(t, f, "a", offer(1, "m"))
+		for _, on := range []bool{true, true, false} {
+			if _, err := f.Drain(t.Context(), "a", on); err != nil {
+				t.Fatal(err)
+			}
+			told(s, 1)
+		}
+		f.SetDraining([]string{"a"}) // by another gateway
+		told(s, 2)
+		if _, err := f.Drain(t.Context(), "a", true); err != nil {
+			t.Fatal(err)
+		}
+		f.gone(s)
+		told(join(t, f, "a", offer(1, "m")), 1)
+	})
 }
 
 func TestWhyThereIsNoPlace(t *testing.T) {
