@@ -21,7 +21,7 @@ import (
 
 // accessLog gives Caddy's access log our fields. Caddy copies a request for its log
 // before any handler sees it, so the line of a request with a key in the path, the
-// query or a header that Caddy does not know for one would have the key in clear: such a line is skipped, and an
+// query, a header with an address or one that Caddy does not know for a credential's would have the key in clear: such a line is skipped, and an
 // equal one written here.
 type accessLog struct {
 	server *caddyhttp.Server
@@ -92,6 +92,10 @@ var keyInPath = regexp.MustCompile(`(?i)/+(?:k|%6b)/+([^/?#]+)`)
 // with _ for -. The gateway takes no key from there.
 var keyInQuery = map[string]bool{"key": true, "api_key": true, "apikey": true, "x_api_key": true, "token": true, "access_token": true}
 
+// addressHeaders hold an address: where the request came from, or what a proxy was asked
+// for. A key in one may be this gateway's.
+var addressHeaders = []string{"Referer", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url", "X-Forwarded-Uri"}
+
 // leastSecret is the length from which what a query shows as a key is looked for
 // elsewhere in the request: replacing shorter ones would garble the line.
 const leastSecret = 6
@@ -136,6 +140,11 @@ func (l accessLog) cleanQuery(address string) string {
 	return path + "?" + strings.Join(pairs, "&")
 }
 
+// cleanAddress is an address without the keys in its path and query.
+func (l accessLog) cleanAddress(address string) string {
+	return l.cleanQuery(keyInPath.ReplaceAllString(address, "/k/"+redacted))
+}
+
 // shownKeys are the keys that a request shows where Caddy's log would not hide them,
 // as far as they are to be replaced wherever they stand; shows tells that there are
 // any.
@@ -158,6 +167,11 @@ func (l accessLog) shownKeys(r *http.Request) (keys []string, shows bool) {
 			}
 		}
 	}
+	for _, name := range addressHeaders {
+		for _, v := range r.Header[name] {
+			shows = shows || l.cleanAddress(v) != v
+		}
+	}
 	for p := range strings.SplitSeq(r.URL.RawQuery, "&") {
 		raw, value, secret := l.secretPair(p)
 		shows = shows || secret
@@ -171,7 +185,7 @@ func (l accessLog) shownKeys(r *http.Request) (keys []string, shows bool) {
 // redact returns r as it may be logged: without keys in address, Referer or any header.
 func (l accessLog) redact(r *http.Request, keys []string) *http.Request {
 	clean := func(s string) string {
-		s = l.cleanQuery(keyInPath.ReplaceAllString(s, "/k/"+redacted))
+		s = l.cleanAddress(s)
 		for _, k := range keys {
 			s = strings.ReplaceAll(s, k, redacted)
 		}

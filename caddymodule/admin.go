@@ -222,13 +222,19 @@ func tokens(_ context.Context, h *sharedHub, r *http.Request) (any, error) {
 
 // normalize fills in defaults and checks what pki does not say as plainly.
 func (q *tokenRequest) normalize() (ttl time.Duration, err error) {
-	if !pki.ValidName(q.Node) {
-		return 0, fmt.Errorf("node '%s' is not a name: want lower-case letters, digits and . _ -, beginning with a letter or digit, at most 63", q.Node)
+	if err := checkNode(q.Node); err != nil {
+		return 0, err
+	}
+	if strings.HasPrefix(q.Node, gateway.EmbeddedPrefix) {
+		return 0, fmt.Errorf("names that begin with %s are the gateway's own", gateway.EmbeddedPrefix)
 	}
 	if ttl = defaultTTL; q.TTL != "" {
 		if ttl, err = caddy.ParseDuration(q.TTL); err != nil {
 			return 0, fmt.Errorf("ttl '%s': want a duration such as 30m, 1h or 7d", q.TTL)
 		}
+	}
+	if ttl < pki.MinTTL || ttl > pki.MaxTTL {
+		return 0, fmt.Errorf("ttl '%s': want %s to 30d", q.TTL, pki.MinTTL)
 	}
 	if q.Uses == 0 {
 		q.Uses = defaultUses
@@ -236,23 +242,31 @@ func (q *tokenRequest) normalize() (ttl time.Duration, err error) {
 	return ttl, nil
 }
 
+func checkNode(v string) error {
+	if !pki.ValidName(v) {
+		return fmt.Errorf("node '%s' is not a name: want %s", v, aName)
+	}
+	return nil
+}
+
 // DrainView answers a drain; its JSON names are a contract.
 type DrainView struct {
 	Node      string `json:"node"`
 	Draining  bool   `json:"draining"`
 	Connected bool   `json:"connected"`
+	Known     bool   `json:"known"` // this gateway knows a node of that name
 }
 
 func drain(ctx context.Context, h *sharedHub, r *http.Request) (any, error) {
 	node, on := r.PathValue("node"), r.Method == http.MethodPost
-	if !pki.ValidName(node) {
-		return nil, apiError(http.StatusBadRequest, fmt.Errorf("node '%s' is not a name", node))
+	if err := checkNode(node); err != nil {
+		return nil, apiError(http.StatusBadRequest, err)
 	}
-	_, err := answered(func() (bool, error) { return h.Fleet().Drain(ctx, node, on) }, ctx.Done())
+	known, err := answered(func() (bool, error) { return h.Fleet().Drain(ctx, node, on) }, ctx.Done())
 	if err != nil {
 		return nil, apiError(http.StatusServiceUnavailable, err)
 	}
-	return []DrainView{{Node: node, Draining: on, Connected: h.Fleet().Has(node)}}, nil
+	return []DrainView{{Node: node, Draining: on, Connected: h.Fleet().Has(node), Known: known}}, nil
 }
 
 // Interface guards

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -105,8 +106,24 @@ func (f *auditFile) open() error {
 	if err != nil {
 		return err
 	}
-	f.file, f.torn, f.checked = file, false, time.Now()
+	f.file, f.torn, f.checked = file, endsTorn(f.path), time.Now()
 	return nil
+}
+
+// endsTorn tells whether a file ends within a line, as a crash leaves it. One that
+// cannot be read is taken for whole.
+func endsTorn(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.Seek(-1, io.SeekEnd); err != nil {
+		return false // it is empty
+	}
+	var last [1]byte
+	n, _ := f.Read(last[:])
+	return n == 1 && last[0] != '\n'
 }
 
 // moved tells whether another file, or none, is at the path now. With mu held.

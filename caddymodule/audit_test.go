@@ -207,6 +207,29 @@ func TestAuditFileFails(t *testing.T) {
 	}
 }
 
+// TestAuditFileAfterACrash: a line that another process left unfinished spoils no
+// record, and a whole one gets no empty line after it.
+func TestAuditFileAfterACrash(t *testing.T) {
+	t.Parallel()
+	for before, want := range map[string]int{"": 1, "{}\n": 2, `{"event":"iss`: 2, `{"event":"issued"}`: 2} {
+		f := newAuditFile(t)
+		if err := os.WriteFile(f.path, []byte(before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.record(fullRecord(), zap.NewNop()); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+		if last := lines[len(lines)-1]; len(lines) != want || json.Unmarshal([]byte(last), new(gateway.AuditRecord)) != nil {
+			t.Errorf("after %q: got %q", before, lines)
+		}
+	}
+}
+
 // TestAuditFileAfterItsConfigs: a run that ends after the last config still has its
 // line, and no descriptor stays open.
 func TestAuditFileAfterItsConfigs(t *testing.T) {

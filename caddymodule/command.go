@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -55,14 +54,14 @@ func commands(root *cobra.Command) {
 	key := group(&cobra.Command{Use: "key", Short: "API keys"})
 	key.AddCommand(command("new NAME", "Make an API key, and the configuration line that admits it", 1, runKeyNew))
 	root.AddCommand(token, key, revokeCommand(), workflowsCommand(),
-		command("nodes", "List the nodes", 0, list(http.MethodGet, "/fairway/nodes", nodeTable)),
-		command("runs", "List runs in flight and those that ended last", 0, list(http.MethodGet, "/fairway/runs", runTable)),
-		command("routes", "List what callers may ask for", 0, list(http.MethodGet, "/fairway/routes", routeTable)),
-		command("leases", "List the leases whose runs are open", 0, list(http.MethodGet, "/fairway/leases", leaseTable)),
-		command("revocations", "List what is revoked", 0, list(http.MethodGet, "/fairway/revocations", revocationTable)),
-		command("status", "Show the gateway at a glance", 0, list(http.MethodGet, "/fairway/status", statusTable)),
-		command("drain NODE", "Take a node out, also when it dials again", 1, list(http.MethodPost, "/fairway/drain/", drainTable)),
-		command("undrain NODE", "Take a drained node back", 1, list(http.MethodDelete, "/fairway/drain/", drainTable)),
+		command("nodes", "List the nodes", 0, list("/fairway/nodes", nodeTable)),
+		command("runs", "List runs in flight and those that ended last", 0, list("/fairway/runs", runTable)),
+		command("routes", "List what callers may ask for", 0, list("/fairway/routes", routeTable)),
+		command("leases", "List the leases whose runs are open", 0, list("/fairway/leases", leaseTable)),
+		command("revocations", "List what is revoked", 0, list("/fairway/revocations", revocationTable)),
+		command("status", "Show the gateway at a glance", 0, list("/fairway/status", statusTable)),
+		command("drain NODE", "Take a node out, also when it dials again", 1, drainAction(http.MethodPost)),
+		command("undrain NODE", "Take a drained node back", 1, drainAction(http.MethodDelete)),
 	)
 }
 
@@ -93,16 +92,9 @@ func exit(cmd *cobra.Command, code int, err error) error {
 	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return code, err })(cmd, nil)
 }
 
-// list makes a command that shows what an admin route answers. The path ends in a
-// slash where the command's argument belongs to it.
-func list[T any](method, path string, show func(io.Writer, []T)) action {
-	return func(cmd *cobra.Command, args []string) (int, error) {
-		uri := path
-		if len(args) > 0 {
-			uri += url.PathEscape(args[0])
-		}
-		return ask(cmd, method, uri, nil, show)
-	}
+// list makes a command that shows what an admin route answers.
+func list[T any](path string, show func(io.Writer, []T)) action {
+	return func(cmd *cobra.Command, _ []string) (int, error) { return ask(cmd, http.MethodGet, path, nil, show) }
 }
 
 // ask calls an admin route and prints its answer.
@@ -174,14 +166,14 @@ func nodeTable(w io.Writer, rows []fleet.NodeView) {
 		}
 		head := []string{n.Name, n.State, ago(n.Since), generation}
 		if len(n.Targets) == 0 {
-			t.row(append(head, "", "", "", "", n.Version)...)
+			t.row(append(head, "", "", "", "", short(n.Version))...)
 		}
 		for _, g := range n.Targets {
-			name := g.Name
+			name := short(g.Name)
 			if !g.Reachable {
 				name += " (unreachable)"
 			}
-			t.row(append(head, name, g.Adapter, fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), n.Version)...)
+			t.row(append(head, name, short(g.Adapter), fmt.Sprintf("%d/%d", g.Credits.Free, g.Credits.Granted), some(g.Models), short(n.Version))...)
 			head = []string{" ", " ", " ", " "} // the node's further targets
 		}
 	}
@@ -191,7 +183,7 @@ func nodeTable(w io.Writer, rows []fleet.NodeView) {
 func runTable(w io.Writer, rows []gateway.RunView) {
 	t := newTable(w, "RUN", "STARTED", "STATE", "OUTCOME", "CODE", "PRINCIPAL", "MODEL", "NODE", "QUEUED", "FIRST BYTE", "BYTES")
 	for _, r := range rows {
-		t.row(r.Run, ago(r.Started), r.State, r.Outcome, r.Code, r.Principal, r.Model, r.Node, millis(r.QueuedMS), millis(r.FirstByteMS), fmt.Sprint(r.Bytes))
+		t.row(r.Run, ago(r.Started), r.State, r.Outcome, r.Code, short(r.Principal), short(r.Model), r.Node, millis(r.QueuedMS), millis(r.FirstByteMS), fmt.Sprint(r.Bytes))
 	}
 	t.end("no runs")
 }
@@ -244,6 +236,29 @@ func peerTable(w io.Writer, own string, rows []gateway.PeerView) {
 		t.row(p.Gateway, p.Advertise, p.State, millis(float64(p.LagMS)), serves, uses, fmt.Sprint(p.Nodes), fmt.Sprint(p.Runs), fmt.Sprint(p.Epoch), p.Software)
 	}
 	t.end("")
+}
+
+// drainAction takes a node out or back. A name that nobody has yet is remembered, too,
+// so a misspelt one looks like one that works.
+func drainAction(method string) action {
+	return func(cmd *cobra.Command, args []string) (int, error) {
+		if err := checkNode(args[0]); err != nil {
+			return exitUsage, err
+		}
+		raw, err := call(cmd, method, "/fairway/drain/"+args[0], nil)
+		if err != nil {
+			return exitFailed, err
+		}
+		var rows []DrainView
+		if err := json.Unmarshal(raw, &rows); err != nil || len(rows) != 1 {
+			return exitFailed, errors.Join(errors.New("reading the admin API's answer"), err)
+		}
+		code, err := show1(cmd, raw, drainTable)
+		if !rows[0].Known {
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "The gateway knows no node that is called %s now; was it misspelt?\n", plain(rows[0].Node))
+		}
+		return code, err
+	}
 }
 
 func drainTable(w io.Writer, rows []DrainView) {

@@ -107,7 +107,7 @@ func revocationTable(w io.Writer, rows []RevocationView) {
 func leaseTable(w io.Writer, rows []gateway.LeaseView) {
 	t := newTable(w, "LEASE", "STATE", "ISSUED", "SLOT", "VERSION", "PRINCIPAL", "PROFILE", "NODE", "TARGET", "GENERATION", "RUN")
 	for _, l := range rows {
-		t.row(l.Lease, l.State, ago(l.Issued), l.Slot, fmt.Sprint(l.Version), l.Principal, l.Profile, l.Node, l.Target, fmt.Sprint(l.Generation), l.Run)
+		t.row(l.Lease, l.State, ago(l.Issued), l.Slot, fmt.Sprint(l.Version), short(l.Principal), l.Profile, l.Node, short(l.Target), fmt.Sprint(l.Generation), l.Run)
 	}
 	t.end("no leases")
 }

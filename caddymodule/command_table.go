@@ -53,14 +53,32 @@ func plain(s string) string {
 	}, s)
 }
 
+// widest is how many characters of a caller's or node's text a table shows.
+const widest = 40
+
+// short cuts such a text: one long name must not push the columns after it out of sight.
+func short(s string) string {
+	if len(s) <= widest {
+		return s
+	}
+	if r := []rune(s); len(r) > widest {
+		return string(r[:widest-1]) + "…"
+	}
+	return s
+}
+
 // someModels is how many models a table names before it counts.
 const someModels = 3
 
 func some(list []string) string {
-	if len(list) <= someModels {
-		return strings.Join(list, " ")
+	shown := make([]string, 0, someModels)
+	for _, s := range list[:min(len(list), someModels)] {
+		shown = append(shown, short(s))
 	}
-	return fmt.Sprintf("%s +%d", strings.Join(list[:someModels], " "), len(list)-someModels)
+	if len(list) <= someModels {
+		return strings.Join(shown, " ")
+	}
+	return fmt.Sprintf("%s +%d", strings.Join(shown, " "), len(list)-someModels)
 }
 
 func ago(t time.Time) string {

@@ -64,6 +64,12 @@ func TestCommandExitStatus(t *testing.T) {
 		{"token", 2, "--node NAME is missing"},
 		{"token --node Jetson", 2, "not a name"},
 		{"token --node jetson --ttl soon", 2, "want a duration"},
+		{"token --node jetson --ttl 0", 2, "ttl '0': want 1s to 30d"},
+		{"token --node jetson --ttl -1h", 2, "want 1s to 30d"},
+		{"token --node jetson --ttl 31d", 2, "want 1s to 30d"},
+		{"token --node embedded-gw1", 2, "the gateway's own"},
+		{"drain NO", 2, "node 'NO' is not a name"},
+		{"undrain a/b", 2, "node 'a/b' is not a name"},
 		{"token --node jetson --uses 0", 2, "--uses 0: want 1 to 1000"},
 		{"token --node jetson --offline", 2, "--config FILE"},
 		{"token --node jetson --offline --config /no/such/Caddyfile --adapter caddyfile", 1, "no such file"},
@@ -111,6 +117,14 @@ func TestCommandsAgainstAGateway(t *testing.T) {
 			t.Errorf("%s: not an array of objects: %s", c.args, out)
 		}
 	}
+	for args, unknown := range map[string]bool{
+		"drain workbench": true, "undrain workbench": true, "drain workbench --json": true, "drain embedded-gw1": false, "undrain embedded-gw1": false,
+	} {
+		code, _, notes, err := run(append(strings.Fields(args), from...)...)
+		if code != 0 || strings.Contains(notes, "knows no node that is called workbench now; was it misspelt?") != unknown || !unknown && notes != "" {
+			t.Errorf("%s: %d, %v, %q", args, code, err, notes)
+		}
+	}
 	online := append([]string{"token", "--node", "jetson", "--ttl", "30m", "--uses", "2"}, from...)
 	for _, args := range [][]string{online, append(online, "--offline")} {
 		code, out, hint, err := run(args...)
@@ -145,6 +159,24 @@ func TestNodeTableMarksUnreachableTargets(t *testing.T) {
 		{Name: "ollama", Adapter: "ollama"}, {Name: "second", Adapter: "ollama", Reachable: true},
 	}}})
 	if text := out.String(); !strings.Contains(text, "ollama (unreachable)") || strings.Contains(text, "second (") {
+		t.Error(text)
+	}
+}
+
+// TestTablesAreNarrow: what callers and nodes call things does not push other columns
+// out of sight.
+func TestTablesAreNarrow(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 400)
+	var out bytes.Buffer
+	runTable(&out, []gateway.RunView{{Run: "r1", Principal: long, Model: long, Node: "n1"}, {Run: "r2", Model: strings.Repeat("é", widest)}})
+	nodeTable(&out, []fleet.NodeView{{Name: "n1", Version: long, Targets: []fleet.TargetView{{Name: long, Adapter: long, Reachable: true, Models: []string{long, long, long, long}}}}})
+	for line := range strings.Lines(out.String()) {
+		if n := len([]rune(line)); n > 400 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	if text := out.String(); strings.Count(text, "…") != 8 || !strings.Contains(text, strings.Repeat("é", widest)) || !strings.Contains(text, "… +1") {
 		t.Error(text)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -112,8 +111,6 @@ func (a *App) signOffline(ctx caddy.Context, q tokenRequest) (view TokenView, er
 		return view, err
 	case a.values.identity.files != nil:
 		return view, errors.New("this gateway does not issue identities (identity files): give the node a certificate of your PKI")
-	case strings.HasPrefix(q.Node, gateway.EmbeddedPrefix):
-		return view, fmt.Errorf("names that begin with %s are the gateway's own", gateway.EmbeddedPrefix)
 	}
 	seed, err := loadSecret(ctx, ctx.Storage(), secretJoin)
 	if errors.Is(err, fs.ErrNotExist) {

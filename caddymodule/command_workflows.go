@@ -162,7 +162,7 @@ func workflowTable(w io.Writer, rows []WorkflowView) {
 			if about == "" {
 				about = r.cell("description")
 			}
-			t.row(r.cell("workflowId"), r.cell("name"), r.cell("visibility"), r.cell("updatedAt"), about)
+			t.row(r.cell("workflowId"), short(r.cell("name")), r.cell("visibility"), r.cell("updatedAt"), short(about))
 		}
 	}
 	t.end("no workflows")

@@ -94,6 +94,9 @@ func TestRedact(t *testing.T) {
 		{"/ollama/k/" + key, "X-Api-Key", "another", "/ollama/k/REDACTED"},
 		{"/api/tags", "X-Api-Key", key, "/api/tags"},
 		{"/api/tags", "Api-Key", "another", "/api/tags"},
+		{"/api/tags", "Referer", "http://x/k/" + key + "/", "/api/tags"},
+		{"/api/tags", "Referer", "http://x/?a=1&api_key=another-alpha", "/api/tags"},
+		{"/api/tags", "X-Forwarded-Uri", "/n/gpu/k/" + key + "/api/tags", "/api/tags"},
 		{"/api/tags?x=alpha-9", "X-Authorization", "Bearer alpha-9", "/api/tags?x=REDACTED"},
 		{"/api/tags", "X-Auth-Token", "a", "/api/tags"},
 		{"/api/tags?key=" + key, "X-Custom", key, "/api/tags?key=REDACTED"},
@@ -119,7 +122,9 @@ func TestRedact(t *testing.T) {
 		}
 	}
 	for _, plain := range []string{"/api/kv/x", "/api/tags?key=&monkey=x&tokens=1"} {
-		if keys, shows := log.shownKeys(httptest.NewRequest(http.MethodGet, plain, nil)); shows {
+		r := httptest.NewRequest(http.MethodGet, plain, nil)
+		r.Header.Set("Referer", "http://x/api/kv?monkey=x")
+		if keys, shows := log.shownKeys(r); shows {
 			t.Errorf("keys in %s: %v", plain, keys)
 		}
 	}

@@ -89,6 +89,7 @@ func TestSecretsStayInside(t *testing.T) {
 		{"/k/" + key + "/api/tags", nil, 200},
 		{"/k/" + key + "/api/tags?x=/k/" + key, []string{"Referer", base + "/k/" + key + "/", "X-Custom", key}, 200},
 		{"/k/sk%2Dtest-alpha-0001/api/tags", nil, 200},
+		{"/api/tags", []string{"Authorization", "Bearer " + key, "Referer", base + "/k/" + key + "/"}, 200},
 		{"/api/tags?key=" + key, nil, 401},
 		{"/k/" + key + "/api/nothing", nil, 404},
 		{"/k/" + key + "x/api/tags", nil, 401},
@@ -117,7 +118,7 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	lines := bytes.Split(bytes.TrimSpace(access), []byte("\n"))
-	if len(lines) != 9 {
+	if len(lines) != 10 {
 		t.Errorf("%d access lines, want one a request:\n%s", len(lines), access)
 	}
 	plain, own := fields(t, lines[0]), fields(t, lines[1])
@@ -156,7 +157,7 @@ func TestOpenSites(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Host = host
+		r.Host, r.Close = host, true
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil {
 			t.Fatal(err)

@@ -71,6 +71,7 @@ func (s *server) do(method, url string, body string, header ...string) (int, str
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
+	r.Close = true // a connection that a reload is about to close says nothing of the request that it meets
 	resp, err := http.DefaultClient.Do(r)
 	for deadline := time.Now().Add(5 * time.Second); dialing(err) && time.Now().Before(deadline); {
 		resp, err = http.DefaultClient.Do(r) // a reload hands the admin API to another listener

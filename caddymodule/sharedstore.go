@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 
@@ -214,6 +213,9 @@ func (a *App) resolveStore(repl resolver) (v storeValues, err error) {
 	return v, nil
 }
 
+// maxCAs bounds a file of CAs; a system's own bundle has a fifth of it.
+const maxCAs = 1 << 20
+
 // trust reads the CAs that a TLS connection goes by.
 func trust(repl resolver, option, url string) (*tls.Config, error) {
 	if !strings.HasPrefix(url, "rediss") {
@@ -223,9 +225,12 @@ func trust(repl resolver, option, url string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	pem, err := os.ReadFile(file)
+	pem, err := readRegular(file, maxCAs+1)
 	if err != nil {
 		return nil, err
+	}
+	if len(pem) > maxCAs {
+		return nil, fmt.Errorf("%s is longer than %d bytes", file, maxCAs)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -116,10 +115,6 @@ func isVariable(name string) bool {
 	})
 }
 
-// maxSource is what is read of a file: a value, the line break, and one byte that
-// tells that there is more.
-const maxSource = lease.MaxValue + 3
-
 // read returns the credential.
 func (s source) read() ([]byte, error) {
 	var value []byte
@@ -133,7 +128,7 @@ func (s source) read() ([]byte, error) {
 		value = []byte(v)
 	} else {
 		where = "the file " + s.file
-		if value, err = readSource(s.file); err != nil {
+		if value, err = readRegular(s.file, maxSource); err != nil {
 			return nil, err
 		}
 	}
@@ -148,30 +143,6 @@ func (s source) read() ([]byte, error) {
 		return nil, fmt.Errorf("%s holds no usable credential: %w", where, errUnusable)
 	}
 	return value, nil
-}
-
-// readSource reads a file as Caddy's {file.*} does, but into memory of its own, and
-// with an error that says why it cannot. What is no regular file might keep the load
-// waiting, and gives the next load something else or nothing.
-func readSource(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", name)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	value := make([]byte, maxSource)
-	n, err := io.ReadFull(f, value)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("reading %s: %w", name, err)
-	}
-	return value[:n:n], nil
 }
 
 // checkSlotName repeats no name that is none: it may be the secret.

@@ -2,15 +2,19 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/fairway-edge/fairway/lease"
 )
 
 // validate does what `caddy validate` does.
@@ -28,6 +32,53 @@ func validate(t *testing.T, in string) error {
 }
 
 const loopbackSite = "http://:11435 {\n\tbind 127.0.0.1\n\tfairway\n}\n"
+
+// TestValuesFromFiles: whatever option names a file, one that would keep the load
+// waiting or fill the memory is refused, as a slot's is.
+func TestValuesFromFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe, long, most := filepath.Join(dir, "pipe"), filepath.Join(dir, "long"), filepath.Join(dir, "most")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range map[string]int{long: lease.MaxValue + 1, most: lease.MaxValue} {
+		if err := os.WriteFile(name, []byte(strings.Repeat("a", n)+"\r\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redis := func(lines string) string { return "advertise gw1.test:4433\nstore redis {\n" + lines + "\n}" }
+	secure := "url rediss://127.0.0.1:1/0\n"
+	for _, c := range []struct{ name, options string }{
+		{"key", "key alice {file.%s}"},
+		{"within a value", "key alice a{file.%s}"},
+		{"store's url", redis("url {file.%s}")},
+		{"password in a url", redis("url redis://user:{file.%s}@127.0.0.1:1/0")},
+		{"password of Sentinels", redis("url redis-sentinel://127.0.0.1:1/main\nsentinel_password {file.%s}")},
+		{"store's ca by placeholder", redis(secure + "ca {file.%s}")},
+		{"name", "name {file.%s}"},
+		{"audit", "audit {file.%s}"},
+		{"label", "embedded_node {\nlabel a={file.%s}\n}"},
+	} {
+		for file, want := range map[string]string{pipe: pipe + " is not a regular file", dir: dir + " is not a regular file", long: "the file " + long + " is longer than 4096 bytes"} {
+			in := "{\n\tfairway {\n" + fmt.Sprintf(c.options, file) + "\n\t}\n}\n" + loopbackSite
+			if err := validate(t, in); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want %s", c.name, err, want)
+			}
+		}
+	}
+	for name, options := range map[string]string{
+		"store's ca":    redis(secure + "ca " + pipe),
+		"identity's ca": "identity files {\ncert /dev/null\nkey /dev/null\nca " + pipe + "\n}",
+		"certificate":   "identity files {\ncert " + pipe + "\nkey " + pipe + "\nca " + pipe + "\n}",
+	} {
+		if err := validate(t, "{\n\tfairway {\n"+options+"\n\t}\n}\n"+loopbackSite); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if err := validate(t, "{\n\tfairway {\nkey alice {file."+most+"}\n\t}\n}\n"+loopbackSite); err != nil {
+		t.Errorf("the longest value: %v", err)
+	}
+}
 
 // TestLoadErrors is what only a config that is being loaded can tell.
 func TestLoadErrors(t *testing.T) {

@@ -112,10 +112,11 @@ func (r resolver) value(option, value, byDefault string, check func(string) erro
 	if value == "" {
 		value = byDefault
 	}
-	out, err := r.repl.ReplaceOrErr(value, true, true)
+	var files sourceFiles
+	out, err := files.replacer(r.repl).ReplaceOrErr(value, true, true)
 	if err != nil {
-		if file := fileError(value); file != nil {
-			err = file
+		if files.err != nil {
+			err = files.err
 		}
 		return "", fmt.Errorf("%s: %w", option, err)
 	}
@@ -125,27 +126,6 @@ func (r resolver) value(option, value, byDefault string, check func(string) erro
 		}
 	}
 	return out, nil
-}
-
-// fileError says why a value that is one {file.*} could not be had: Caddy's own error
-// says that it is empty, whatever the reason. Nil for any other value.
-func fileError(value string) error {
-	name, ok := strings.CutPrefix(value, "{file.")
-	if !ok || !strings.HasSuffix(name, "}") || strings.ContainsAny(name[:len(name)-1], "{}") {
-		return nil
-	}
-	name = strings.TrimSuffix(name, "}")
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular():
-		return nil // reading it again might wait
-	}
-	if _, err := os.ReadFile(name); err != nil {
-		return err
-	}
-	return fmt.Errorf("the file %s is empty", name)
 }
 
 // hasPlaceholder tells that a value is not known before the config is loaded.

@@ -113,8 +113,15 @@ func decodeIdentity(data []byte) (*Identity, error) {
 	return NewIdentity(chain, key, roots)
 }
 
-// readPEM bounds what is read, so that a wrong path costs no memory.
+// readPEM bounds what is read, so that a wrong path costs no memory, and opens regular files only: another one may keep its reader waiting for ever.
 func readPEM(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -19,11 +19,15 @@ var (
 	ErrTokenInvalid = errors.New("join token is not valid")
 )
 
+// How long a join token may be good.
+const (
+	MinTTL = time.Second
+	MaxTTL = 30 * 24 * time.Hour
+)
+
 const (
 	tokenType = "fairway-join+jwt"
 	maxToken  = 4 << 10 // a minted one is about 400 bytes
-	minTTL    = time.Second
-	maxTTL    = 30 * 24 * time.Hour
 	maxUses   = 1000
 	jtiBytes  = 16
 )
@@ -53,8 +57,8 @@ func MintJoinToken(key ed25519.PrivateKey, issuer ID, node string, ttl time.Dura
 	switch {
 	case len(key) != ed25519.PrivateKeySize:
 		return "", JoinToken{}, errors.New("mint join token: no Ed25519 key")
-	case ttl < minTTL || ttl > maxTTL:
-		return "", JoinToken{}, fmt.Errorf("mint join token: ttl %s, want %s to %s", ttl, minTTL, maxTTL)
+	case ttl < MinTTL || ttl > MaxTTL:
+		return "", JoinToken{}, fmt.Errorf("mint join token: ttl %s, want %s to %s", ttl, MinTTL, MaxTTL)
 	}
 	jti := make([]byte, jtiBytes)
 	if _, err := rand.Read(jti); err != nil {

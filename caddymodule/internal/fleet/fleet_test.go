@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/fairway-edge/fairway/internal/ollama"
 	"github.com/fairway-edge/fairway/internal/store"
 	"github.com/fairway-edge/fairway/tunnel"
@@ -27,6 +30,7 @@ type fakeSession struct {
 	mu     sync.Mutex
 	state  tunnel.State
 	closed tunnel.CloseCode
+	drains int // how often it was told that it is taken out
 }
 
 func (s *fakeSession) Node() string              { return s.node }
@@ -44,7 +48,14 @@ func (s *fakeSession) State() tunnel.State {
 	return s.state
 }
 func (s *fakeSession) Probe(context.Context) error { return s.probe }
-func (s *fakeSession) Drain(string, bool) error    { return nil }
+func (s *fakeSession) Drain(_ string, leave bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !leave {
+		s.drains++
+	}
+	return nil
+}
 func (s *fakeSession) Close(c tunnel.CloseCode, _ string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,6 +173,77 @@ func TestPickPrefersLoadedThenIdleThenTurn(t *testing.T) {
 			t.Errorf("%s: %d of %d credits are back", n.Name, c.Free, c.Granted)
 		}
 	}
+}
+
+// Two models under one name: a want with a digest goes to who has it as long as he has room, one without to either, and people learn of it once.
+func TestPickPrefersTheDigest(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.WarnLevel)
+	f := newFleet(t)
+	f.cfg.Log = func() *zap.Logger { return zap.New(core) }
+	other := func() *tunnel.Target {
+		o := offer(2, "m")
+		o.Models[0].Json = []byte(strings.ReplaceAll(string(o.Models[0].Json), "aaaa", "bbbb"))
+		return o
+	}
+	join(t, f, "a", offer(2, "m"))
+	b := other()
+	b.Loaded = loaded("m")
+	s := join(t, f, "b", b)
+	join(t, f, "c", offer(2, "m"))
+	if err := f.status(s, []*tunnel.Target{other()}); err != nil {
+		t.Fatal(err)
+	}
+	if all := logs.All(); len(all) != 1 || all[0].ContextMap()["model"] != "m" || fmt.Sprint(all[0].ContextMap()["nodes"]) != "[a b]" {
+		t.Errorf("logged %v", all)
+	}
+	m, ok := f.Model(key(t, "m"), "")
+	if !ok || m.Digest != strings.Repeat("a", 64) {
+		t.Fatalf("%v %+v", ok, m)
+	}
+	w := &Want{Model: key(t, "m"), Digest: m.Digest}
+	for range 2 * places {
+		if p := acquire(t, f, w); p.Node() == "b" {
+			t.Fatal("b holds another model")
+		}
+	}
+	if p := acquire(t, f, w); p.Node() != "b" {
+		t.Errorf("got %s, want the one who has room", p.Node())
+	}
+	if p := acquire(t, f, &Want{Model: key(t, "m"), Credit: true}); p.Node() != "b" {
+		t.Errorf("got %s for a run, want the one who has it loaded", p.Node())
+	}
+}
+
+// A node is told once that it is taken out, and once more when it comes back and still is.
+func TestDrainedNodeIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		told := func(s *fakeSession, want int) {
+			t.Helper()
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.drains != want {
+				t.Errorf("told %d times, want %d", s.drains, want)
+			}
+		}
+		s := join(t, f, "a", offer(1, "m"))
+		for _, on := range []bool{true, true, false} {
+			if _, err := f.Drain(t.Context(), "a", on); err != nil {
+				t.Fatal(err)
+			}
+			told(s, 1)
+		}
+		f.SetDraining([]string{"a"}) // by another gateway
+		told(s, 2)
+		if _, err := f.Drain(t.Context(), "a", true); err != nil {
+			t.Fatal(err)
+		}
+		f.gone(s)
+		told(join(t, f, "a", offer(1, "m")), 1)
+	})
 }
 
 func TestWhyThereIsNoPlace(t *testing.T) {

@@ -3,6 +3,8 @@ package fleet
 import (
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fairway-edge/fairway/internal/ollama"
 )
 
@@ -33,12 +35,52 @@ func (l *holders) list(away bool) *[]*held {
 // changes a target's models changes it. Guarded by Fleet.mu.
 type index struct {
 	models  map[string]*holders
-	targets map[string]int // of nodes that are here, by adapter
-	news    uint64         // counts what other gateways have to be told of
+	targets map[string]int  // of nodes that are here, by adapter
+	differ  []difference    // found, and not logged yet
+	told    map[string]bool // models for which one was found
+	news    uint64          // counts what other gateways have to be told of
 }
 
 func newIndex() *index {
-	return &index{models: make(map[string]*holders), targets: make(map[string]int)}
+	return &index{models: make(map[string]*holders), targets: make(map[string]int), told: make(map[string]bool)}
+}
+
+// difference is two models under one name.
+type difference struct {
+	model         string
+	nodes, digest [2]string
+}
+
+// maxTold bounds for how many names a difference is found, once each.
+const maxTold = 1000
+
+// compare looks whether h is another model than the first of its holders: what they all are, or else the difference was found before.
+func (x *index) compare(h *held) {
+	if h.away || h.model.OpenAI || h.model.Digest == "" || x.told[h.key] || len(x.told) == maxTold {
+		return
+	}
+	for _, o := range x.models[h.key].here[:min(2, len(x.models[h.key].here))] { // h may be the first itself
+		if o.target.seat.node.name == h.target.seat.node.name || o.model.OpenAI || o.model.Digest == "" || o.model.Digest == h.model.Digest {
+			continue
+		}
+		x.told[h.key] = true
+		x.differ = append(x.differ, difference{
+			model: h.model.Name, nodes: [2]string{o.target.seat.node.name, h.target.seat.node.name}, digest: [2]string{o.model.Digest, h.model.Digest},
+		})
+		return
+	}
+}
+
+// warnDifferent logs what compare has found. Lists show one entry for a name, and runs go to all who hold it.
+func (f *Fleet) warnDifferent() {
+	f.mu.Lock()
+	found := f.index.differ
+	f.index.differ = nil
+	f.mu.Unlock()
+	for _, d := range found {
+		f.cfg.Log().Warn("nodes hold different models under one name; runs go to either", zap.String("model", d.model),
+			zap.Strings("nodes", d.nodes[:]), zap.Strings("digests", d.digest[:]))
+	}
 }
 
 // add puts h at the end of its list.

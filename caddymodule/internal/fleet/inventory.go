@@ -242,6 +242,7 @@ func (s *seat) hold(t *target, m ollama.Model) {
 	s.rehold()
 	s.bytes += len(m.Raw) - len(h.model.Raw)
 	h.model = m
+	s.index.compare(h)
 }
 
 // mark notes whether a model is loaded.

@@ -111,7 +111,7 @@ func (f *Fleet) eachTarget(visit func(*target)) {
 	}
 }
 
-// Model returns the inventory entry for key from any node that is here, or from the one that is named.
+// Model returns the inventory entry for key that lists show, from any node that is here, or from the one that is named.
 func (f *Fleet) Model(key, node string) (ollama.Model, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,6 +24,8 @@ type Want struct {
 	Suits func(labels map[string]string) bool
 	// From is the gateway that has forwarded the run, and which has its caller; empty: this one. Such a run goes no further, and waits for nothing but a credit.
 	From string
+	// Digest is that of the model which the run is about, as a preference: holders of another one are for when none of these has room. Empty for any.
+	Digest string
 	// Front: the run was in line before and goes back to its head.
 	Front bool
 	// Out holds the targets that are left out for this run.
@@ -75,12 +77,13 @@ func (w *Want) out(t *target) bool {
 	return len(w.Out) > 0 && w.Out[TargetRef{t.seat.node.name, t.name, t.seat.session.Generation()}]
 }
 
-// choice is the search for the best target with room for a want: one that has the model loaded, then the one with the fewest runs per credit,
+// choice is the search for the best target with room for a want: one whose model has the digest, then one that has the model loaded, then the one with the fewest runs per credit,
 // then the one that was chosen longest ago.
 type choice struct {
 	*Want
 	best   *target
 	loaded bool // best has the model loaded
+	same   bool // best's model has the want's digest
 }
 
 // pick returns the best target with room for w, nil when none has. It looks at the model's holders, at one node if w is pinned to it, and at all
@@ -137,22 +140,24 @@ func (c *choice) seat(s *seat) {
 	}
 	for _, t := range s.targets {
 		if c.Model == "" {
-			c.target(t, t.used[""], false)
+			c.target(t, t.used[""], false, false)
 		} else if h := t.models[c.Model]; h != nil {
 			c.holder(h)
 		}
 	}
 }
 
-func (c *choice) holder(h *held) { c.target(h.target, h.used, h.loaded) }
+func (c *choice) holder(h *held) {
+	c.target(h.target, h.used, h.loaded, c.Digest != "" && h.model.Digest == c.Digest)
+}
 
 // target looks at one target. What costs most is asked last, of the few that are better than those before.
-func (c *choice) target(t *target, used int, loaded bool) {
-	if !t.reachable || !c.room(t, used) || c.best != nil && !c.better(t, loaded) {
+func (c *choice) target(t *target, used int, loaded, same bool) {
+	if !t.reachable || !c.room(t, used) || c.best != nil && !c.better(t, loaded, same) {
 		return
 	}
 	if c.serves(t) && !c.out(t) && t.seat.node.live() {
-		c.best, c.loaded = t, loaded
+		c.best, c.loaded, c.same = t, loaded, same
 	}
 }
 
@@ -168,7 +173,10 @@ func (c *choice) room(t *target, used int) bool {
 func (t *target) taken() int { return t.total + t.others }
 
 // better orders two targets with room.
-func (c *choice) better(t *target, loaded bool) bool {
+func (c *choice) better(t *target, loaded, same bool) bool {
+	if same != c.same {
+		return same
+	}
 	if loaded != c.loaded {
 		return loaded
 	}

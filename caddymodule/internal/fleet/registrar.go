@@ -180,6 +180,7 @@ func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) 
 	if err := f.cfg.Store.Ready(ctx, s.Node(), f.cfg.Gateway, s.Generation()); err != nil {
 		return storeErr(err)
 	}
+	defer f.warnDifferent()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seat := f.seatOf(s)
@@ -190,6 +191,9 @@ func (f *Fleet) ready(ctx context.Context, s Session, targets []*tunnel.Target) 
 		return closeErr(tunnel.CloseProtocol, "%v", err)
 	}
 	seat.ready, seat.before = true, nil
+	if seat.node.draining {
+		seat.tellDrained()
+	}
 	f.index.news++
 	f.changed()
 	f.dispatch(seat)
@@ -202,6 +206,7 @@ func (f *Fleet) Status(s *tunnel.Session, targets []*tunnel.Target) error {
 }
 
 func (f *Fleet) status(s Session, targets []*tunnel.Target) error {
+	defer f.warnDifferent()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seat := f.seatOf(s)
@@ -278,6 +283,16 @@ func (f *Fleet) Drain(ctx context.Context, name string, on bool) (known bool, er
 	return known, nil
 }
 
+// tellDrained lets a node of this gateway's say in its log why it gets no runs. Nothing depends on it, and there is no word for the end of a drain.
+func (s *seat) tellDrained() {
+	if s.node.peer != nil {
+		return // the gateway that it is connected to tells it
+	}
+	go func() {
+		_ = s.session.Drain("an operator has taken this node out; the gateway sends it no runs until it is put back", false)
+	}() // bounded by the tunnel's own time-out
+}
+
 // SetDraining takes in which nodes are drained, at any gateway.
 func (f *Fleet) SetDraining(names []string) {
 	f.mu.Lock()
@@ -295,6 +310,9 @@ func (f *Fleet) SetDraining(names []string) {
 
 // setDraining takes one node out or back. f.mu is held.
 func (f *Fleet) setDraining(n *node, on bool) {
+	if on && !n.draining && n.seat != nil && n.seat.current() && n.seat.ready {
+		n.seat.tellDrained()
+	}
 	n.draining = on
 	if n.seat != nil {
 		n.seat.touch()

@@ -90,6 +90,9 @@ func (x *exchange) self() error {
 
 // inventory answers from the directory; no node is asked.
 func (x *exchange) inventory() error {
+	if x.h.hub.Superseded() {
+		return errStore // and not an empty list: whoever looks whether this gateway is of use has to see that it is not
+	}
 	inv := x.h.hub.fleet.Inventory()
 	if x.node != "" {
 		if err := x.mayPin(); err != nil {

@@ -288,5 +288,26 @@ func TestSecondProcessOfAGateway(t *testing.T) {
 		t.Error("it gives up too early")
 	}
 	wait(t, func() bool { return one.hub.keeper.owns() != nil && one.hub.Superseded() })
-	wait(t, func() bool { resp, _ := one.do("POST", "/api/chat", chat("m", "")); return resp.StatusCode == 503 })
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", "/api/chat", chat("m", "")},
+		{"POST", "/v1/chat/completions", chat("m", "")},
+		{"POST", "/api/show", `{"model":"m"}`},
+		{"POST", "/api/generate", `{"model":"m","keep_alive":0}`},
+		{"GET", "/api/tags", ""},
+		{"GET", "/api/ps", ""},
+		{"GET", "/v1/models", ""},
+		{"GET", "/v1/models/m", ""},
+		{"POST", "/api/v1/edge/runs", typedBody("")},
+	} {
+		began := time.Now()
+		resp, body := one.do(c.method, c.path, c.body)
+		if d := time.Since(began); resp.StatusCode != 503 || resp.Header.Get("X-Fairway-Error") != codeStoreUnavail || d > 2*time.Second {
+			t.Errorf("%s %s: %d %s after %v", c.method, c.path, resp.StatusCode, body, d)
+		}
+	}
+	for _, path := range []string{"/", "/api/version"} {
+		if resp, body := one.do("GET", path, ""); resp.StatusCode != 200 {
+			t.Errorf("GET %s: %d %s", path, resp.StatusCode, body)
+		}
+	}
 }

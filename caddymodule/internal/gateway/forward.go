@@ -124,7 +124,8 @@ func (w *forwarded) check(ctx context.Context, peer string) *tunnel.Refused {
 func (w *forwarded) serve() {
 	acc, u := w.u.x.acc, w.u
 	if err := w.hub.begin(acc); err != nil {
-		_ = w.in.Refuse(elsewhere(tunnel.CodeDraining, "the gateway is stopping"))
+		f := asFailure(err, u.x.match.Endpoint, "")
+		_ = w.in.Refuse(elsewhere(f.code, f.message))
 		return
 	}
 	defer w.hub.end(acc)

@@ -351,6 +351,9 @@ func (h *Hub) Destruct() error {
 
 // begin counts a run in.
 func (h *Hub) begin(acc *Account) error {
+	if h.Superseded() { // before h.mu: the keeper takes it with its own
+		return errStore
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining {

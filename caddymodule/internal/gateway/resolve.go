@@ -52,6 +52,9 @@ func (x *exchange) route() error {
 		return x.unserved(x.unload(run), key)
 	}
 	if e.Class == ollama.Inventory {
+		if m, ok := x.h.hub.fleet.Model(key, x.node); ok {
+			run.want.Digest = m.Digest // nodes may hold different models under one name: the one that lists show
+		}
 		// Quick, and Ollama answers it also to a client that has shut its sending side, which here looks like one that left.
 		timed, stop := context.WithTimeout(context.WithoutCancel(x.r.Context()), showTimeout)
 		defer stop()
@@ -148,6 +151,9 @@ func (x *exchange) mayChoose() error {
 func (x *exchange) mayPin() error {
 	if err := x.mayChoose(); err != nil {
 		return err
+	}
+	if x.h.hub.Superseded() {
+		return errStore
 	}
 	if !x.h.hub.fleet.Has(x.node) {
 		return fail(codeNoNode, "node %q is not connected", x.node)
