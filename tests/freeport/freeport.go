@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Ports are handed out in blocks, of which a process holds one for as long as it lives. Linux picks from 32768 (net.ipv4.ip_local_port_range).
@@ -17,13 +18,15 @@ const (
 	first  = 10000
 	block  = 1000
 	blocks = 22
+	// settle is how long a child may take from its fork until it has become another program.
+	settle = 50 * time.Millisecond
 )
 
 var (
 	mu   sync.Mutex
 	held net.Listener // guarded by mu; on the block's own first port: no other process has the block
 	base int          // guarded by mu
-	next int          // guarded by mu
+	left []int        // guarded by mu; the ports that are handed out next
 )
 
 // Get returns a port that is free for TCP and UDP on every address. It is not given out again before the process has gone through its whole block.
@@ -52,13 +55,26 @@ func Next() (int, error) {
 			return 0, err
 		}
 	}
-	for range block {
-		next = next%(block-1) + 1
-		if free(base + next) {
-			return base + next, nil
+	if len(left) == 0 {
+		survey()
+	}
+	if len(left) == 0 {
+		return 0, errors.New("no port of this process's block is free")
+	}
+	port := left[0]
+	left = left[1:]
+	return port, nil
+}
+
+// survey looks for the free ports of the whole block. It does so beforehand, and not when one is asked for: a child that is being started has copies of all sockets until
+// it has become another program, so the port of one that was closed this moment may be taken still. mu is held.
+func survey() {
+	for i := 1; i < block; i++ {
+		if free(base + i) {
+			left = append(left, base+i)
 		}
 	}
-	return 0, errors.New("no port of this process's block is free")
+	time.Sleep(settle)
 }
 
 // hold takes a block. mu is held.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -29,6 +30,34 @@ func TestGet(t *testing.T) {
 		if p := Get(t); strconv.Itoa(p) == port {
 			t.Fatal("a port that is in use was given out")
 		}
+	}
+}
+
+// A port can be had at once, also while other programs are being started.
+func TestGetWhileProgramsStart(t *testing.T) {
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(stop)
+	for range 4 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_ = exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^$").Run()
+			}
+		})
+	}
+	for range 2 * block {
+		addr := Addr(t)
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
 	}
 }
 
