@@ -161,7 +161,7 @@ xcaddy_build() {
 		bin/fairway-node run --help
 }
 
-# fuzz_one FOLDER NAME TIME LOG. At the end of its time the go command may call that a failure, with nothing found (golang/go#48591): then it runs once more.
+# fuzz_one FOLDER NAME TIME LOG. At the end of its time the go command may call that a failure, with nothing found (golang/go#75804, until Go 1.27): then it runs once more.
 fuzz_one() {
 	local begin=$SECONDS
 	local -a run=(go test -run '^$' -fuzz "^$2\$" -fuzztime "$3" -parallel 1 "$1")
